@@ -1,7 +1,11 @@
-"""Advice: a row for each strategy and the one to take, on a screen of 110 columns; a line for each machine.
+"""Holds the predictions for all strategies of one training job, and prints them as a table with a verdict.
 
-Called by users, `choice`, `weighing` and `dgcl/cli/advise`. Free to change while predictions hold what is
-measured (`tests/dgcl/advisor/test_choice.py`).
+The table has at most 110 columns: the chosen strategy first, others by time of an epoch, refused ones last. ``scaled``
+prints one line for each machine and number of ranks instead. Which strategy is chosen is decided in
+:mod:`dgcl.advisor.weighing`.
+Called by `choice`, `weighing` and `dgcl/cli/advise`; users get an ``Advice`` from ``dgcl.advise``. Free to change while
+the table keeps its width, marks and verdict, and an error with numbered ways out says that nothing fits
+(`tests/dgcl/advisor/test_choice.py`; ``scaled``: `tests/dgcl/cli/test_advise.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A row of advice: what is said of one strategy.
+"""Describes what is predicted for one strategy: epoch time, bytes of each rank, and why to take it or not.
 
-Called by `advice` and `weighing`. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/`).
+A strategy that cannot be taken is a row, too, with ``refused`` and the reason in ``why``. It has no ``layers`` (seconds
+of each layer) if the model or the machine rules it out, and has them if it only needs too much memory.
+Called by `weighing`, which makes rows, and `advice`, which prints them. Free to change while a refused strategy is a
+row with its reason, and equal questions give equal JSON (`tests/dgcl/advisor/test_choice.py`).
 """
 
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,10 @@
-"""``strategy="auto"``: a strategy that does what advice says.
+"""Implements ``strategy="auto"``: predicts every strategy for a model, and arranges the exchange of the best one.
 
-Called by `dgcl/build` and `dgcl/options`. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/`).
+Speeds of devices are presets by the topology's devices; nothing is timed. "windows", "in-place" and "offload" exchange
+the same rows as "halo": :mod:`dgcl.build` sets the windows afterwards, and for the other two the reason that is given
+(``Arrangement.why``) names the call that users must make.
+Called by `dgcl/build` and `dgcl/options`. Free to change while the communicator does what ``dgcl.advise`` advises
+within the memory limit, windows included, on every rank (`tests/dgcl/advisor/test_choice.py`).
 """
 
 import logging

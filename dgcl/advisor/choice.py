@@ -1,6 +1,9 @@
-"""``dgcl.advise``: what each way to train a model takes, and which to take.
+"""Implements ``dgcl.advise``: reads its arguments, partitions the graph, and asks which strategy to take.
 
-Called by users and `dgcl/cli/advise`. Free to change while predictions hold what is measured
+Local: no rank is started and nothing is trained, so one process can ask for any machine. Given sizes alone
+(``GraphShape``), nothing is partitioned. A memory limit below the model's parameters is an error at once.
+Run by users as ``dgcl.advise``; called by `dgcl/cli/advise`. Free to change while the chosen strategy keeps the memory
+limit, and graphs of HongTu's paper (SIGMOD 2023) are offloaded where they are there
 (`tests/dgcl/advisor/test_choice.py`).
 """
 

@@ -1,10 +1,11 @@
-"""What each strategy of one graph sends, sums and holds, rank by rank; and which strategies there are for a model.
+"""Counts the rows that each rank sends, the edges it sums and the rows it holds, for each strategy.
 
-All of them have the same parts. Rows are counted exactly where there is a graph; for sizes alone
-(:class:`~dgcl.planner.synthetic.GraphShape`) a smaller relation is drawn and scaled.
-
-Called by 6 modules of this folder. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/test_choice.py`).
+Also lists the candidates for a model, simplest first, and refuses those that the model or the machine rules out. All
+strategies use the same partition. Rows are counted exactly where there is a graph; for sizes alone
+(:class:`~dgcl.planner.synthetic.GraphShape`) a smaller relation (which ranks want which rows) is drawn at random and
+scaled. Chunks of offload are an estimate.
+Called by `choice`, `auto_strategy`, `weighing`, `rank_bytes` and others. Free to change while rows, edges and owned
+vertices are those of communicators that are built with each strategy (`tests/dgcl/advisor/test_choice.py`).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,11 @@
-"""How fast devices sum rows, multiply matrices and copy from the host; stated, or measured here in seconds.
+"""States or measures how fast a device sums rows, multiplies matrices and copies from the host.
 
-Called by 5 modules of this folder. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/test_choice.py`).
+Presets follow the models of the topology's devices; of several models the slowest counts, as ranks wait for each other.
+``rates="here"`` times sums, a product and a copy on this host's CPU, each for a fifth of a second or more. ``sharing``
+is how many ranks compute on one device or core.
+Called by `choice`, `auto_strategy`, `weighing`, `epoch` and `advice`. Free to change while ranks that share a core take
+as long as one rank (`tests/dgcl/advisor/test_choice.py`), an imported machine has the preset's rates
+(`tests/topology/test_gpu_models.py`), and bad rates are refused (`tests/dgcl/cli/test_advise.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Seconds of an epoch: exchanges on the topology, sums by edges, dense products by rows, copies by bytes.
+"""Predicts the seconds of a training epoch: exchanges, sums over edges, dense products, copies from the host.
 
 The rank that has most sets the pace of each, and nothing overlaps. Left out: the loss, sums of parameter gradients, the
-optimiser, ranks that are late.
-
-Called by `advice`, `advice_row` and `weighing`. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/test_choice.py`).
+optimiser, ranks that are late. An exchange is timed by a direct plan, by the planner's plan, or by a bound that no plan
+beats. ``ERROR`` is the measured error between strategies (docs/advise.md).
+Called by `weighing`, which predicts; `advice` and `advice_row` take names and types. Free to change while no time is
+below its bound, and ranks that share a core take as long as one rank (`tests/dgcl/advisor/test_choice.py`).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,9 @@
-"""A layer of a model: what it costs a vertex, an edge and an exchange.
+"""Gives the costs of one layer of a model: elements exchanged and kept, multiplications, parameters.
 
-Called by 4 modules of this folder. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/test_model.py`).
+All figures are elements, or multiplications, of one row or of one edge; whoever uses them multiplies by rows, edges and
+bytes. Kept is what autograd saves for the backward; a layer's input belongs to the layer before.
+Called by `tracing`, `model_costs`, `counts` and `rank_bytes`. Free to change while parameters are as many as those of
+real layers, and kept rows those that autograd saves (`tests/dgcl/advisor/test_model.py`).
 """
 
 from dataclasses import dataclass

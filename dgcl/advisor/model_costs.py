@@ -1,11 +1,12 @@
-"""A model in a line: its layers, and what each costs a vertex, an edge and an exchange.
+"""Reads a model, described in a line or given as a module, into layers with their costs.
 
 >>> model = read_model("gat:602,8x32,41")
 >>> [(layer.width, layer.out, layer.heads) for layer in model.layers]
 [(602, 256, 8), (256, 41, 1)]
 
-Called by this folder, `dgcl/` and `dgcl/cli/`. Free to change while `tests/dgcl/advisor/test_choice.py`
-passes.
+Called by `choice`, `dgcl/options`, `dgcl/build`, `dgcl/cli/advise`, `counts` and others. Free to change while a line
+keeps its meaning, costs are those of the layers that it names, and a line or module that is not understood is an error
+with examples (`tests/dgcl/advisor/test_model.py`).
 """
 
 import re

@@ -1,11 +1,10 @@
-"""Bytes of each rank by name, before anything runs; of a host for offloading.
+"""Predicts the bytes of device memory of each rank, by name, and of host memory where rows are offloaded.
 
 Buffers of exchanges are those of a rehearsal of a step (:mod:`dgcl.transport.buffer_memory`), with direct plans. A
 layer's backward makes two rows of its wider side beside what is kept, and three of each edge for edge networks, scores
-for attention. Left out: memory that torch keeps but does not use, but in chunks; Python itself.
-
-Called by `advice` and `weighing`. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/test_choice.py`).
+for attention. Left out: memory that torch keeps but does not use, except in chunks; Python itself.
+Called by `advice` and `weighing`. Free to change while sums are held as after a real step, a chunk of offload holds all
+that its largest vertex reads, and every verdict keeps the limit (`tests/dgcl/advisor/test_choice.py`).
 """
 
 from dataclasses import astuple

@@ -1,12 +1,12 @@
-"""The one spelling of a strategy, and the line of code that asks for it.
+"""Reads a strategy's text, such as "grid:2,1,4", and gives the object that carries it out.
 
 >>> read_strategy("grid:2,1,4").line
 'dgcl.build_comm_info(graph, strategy="grid:2,1,4")'
 >>> str(read_strategy("offload:16"))
 'offload:16'
 
-Called by this folder, `dgcl/` and `dgcl/cli/`. Free to change while predictions hold what is measured
-(`tests/dgcl/advisor/test_spelling.py`).
+Called by `dgcl/options`, `dgcl/build`, `dgcl/cli/problem`, `counts` and others. Free to change while text that is read
+today keeps its meaning, and a wrong text its error (`tests/dgcl/advisor/test_spelling.py`).
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""A user's own module as a model: its layers are recorded while it runs once on rows without memory.
+"""Finds the layers of a user's module by running it once on rows without memory (torch's meta device).
 
 Layers that aggregate, of :mod:`dgcl.nn`, PyG or DGL, do not run: they are recorded, and give rows of their width. So no
-graph is needed, whatever the framework. All else runs as it is, on meta tensors.
-
-Called by `model_costs`. Free to change while predictions hold what is measured (`tests/dgcl/advisor/`).
+graph is needed, whatever the framework. All else runs as it is, on a copy of the module.
+Called by `model_costs`. Free to change while models of PyG, DGL and ``dgcl.nn`` give their layers with the widths that
+are exchanged, and what cannot be traced is an error that names it (`tests/dgcl/advisor/test_model.py`).
 """
 
 import copy

@@ -1,6 +1,9 @@
-"""Counts all candidates, plans the best, and chooses the simplest of those that fit and are as fast as the fastest.
+"""Chooses a strategy: of those that fit in memory and are about equally fast, the simplest.
 
-Called by `auto_strategy` and `choice`. Free to change while predictions hold what is measured
+Candidates come in the order of their simplicity (``counts.Candidates.names``). "As fast" is within ``epoch.ERROR`` of
+the fastest predicted epoch. At most the four most promising are planned by "auto", with all that exchange the same
+rows; the others have the time of a direct plan, and a bound that no plan beats.
+Called by `auto_strategy` and `choice`. Free to change while this rule, the memory limit and the reason of each row hold
 (`tests/dgcl/advisor/test_choice.py`).
 """
 

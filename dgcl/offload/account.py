@@ -1,7 +1,8 @@
-"""Counters of the rows and bytes that a rank moves, by kind.
+"""Counts the rows and bytes that a rank moves, by kind: loaded, exchanged, stored, kept, gradients.
 
-Called by `layer` and `offload`. Free to change while results are those of rows in memory, and a limit is
-kept (`tests/dgcl/offload/test_layer.py`).
+What each kind counts is said in ``Account``. Users read it as ``off.account``.
+Called by `layer`, which counts, and `offload`. Free to change while rows and bytes of every kind are those that follow
+from the sets of rows that chunks read (`tests/dgcl/offload/test_layer.py`).
 """
 
 from collections import Counter

@@ -1,7 +1,9 @@
-"""Counts what layers take while they are computed, chunk by chunk, and holds them to a limit.
+"""Counts the live bytes of tensors that torch's operations make inside a layer, and raises above a limit.
 
-Called by `layer`, `offload` and `rehearsal`. Free to change while results are those of rows in memory, and
-a limit is kept (`tests/dgcl/offload/test_layer.py`).
+A dispatch mode of torch. A result counts where it shares no memory with an argument, and until its memory is freed;
+tensors on other devices do not count. Rows in host memory are made by numpy, so they do not count either.
+Called by `layer`, `offload` and `rehearsal`. Free to change while a layer that makes more than a memory limit leaves
+raises an error with its name and ways out (`tests/dgcl/offload/test_offload.py`).
 """
 
 from typing import Any

@@ -1,7 +1,10 @@
-"""Arranges the chunks of all ranks: rank 0 collects what they read and compiles all tables.
+"""Decides the chunks of all ranks and their order, and compiles what each rank does in each batch.
 
-Called by `offload` and `dgcl/advisor/weighing`. Free to change while results are those of rows in memory,
-and a limit is kept (`tests/dgcl/offload/test_offload.py`).
+Each rank divides its own vertices into chunks. Rank 0 collects which rows they read, orders them and compiles all
+ranks' tables. With a memory limit, numbers of chunks are tried, and layers measured, until as few as possible fit, with
+``SPARE`` of the limit left free. ``rehearsed`` does the same without ranks, for predictions.
+Called by `offload` and `dgcl/advisor/weighing`. Free to change while as few chunks are taken as keep the limit, and a
+limit that nothing keeps is refused on every rank (`tests/dgcl/offload/test_offload.py`).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
-"""A schedule compiled for each rank: in every batch, which rows go to and come from which slots.
+"""Compiles a schedule into tables for each rank: in each batch, which rows enter and leave which slots.
 
-Made by :mod:`dgcl.offload.arranging`, carried out by :mod:`dgcl.offload.layer`. The
-backward is the adjoint of the forward, batches in descending order. Guarded by tests/dgcl/offload.
-
-Called by `arranging`, `chunk_graphs` and `layer`. Free to change while results are those of rows in memory,
-and a limit is kept.
+Batch j is chunk j of every rank, computed at the same time; a slot is the place of one row in device memory. The
+backward is the adjoint of the forward, batches in descending order; the steps of both are listed above ``Batch``.
+Called by `arranging`, which makes tables, `layer`, which carries them out, and `chunk_graphs`. Free to change while
+each chunk finds its rows in its slots, forwards and backwards, and each vertex gets the sum of its gradients once
+(`tests/dgcl/offload/test_tables.py`).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,10 @@
-"""The chunks of a rank at run time: their graphs for layers, and the rows by which dropout knows vertices.
+"""Builds the graphs of a rank's chunks when layers need them, and sums rows over the edges of a chunk.
 
-Called by `layer`, `offload` and `rehearsal`. Free to change while results are those of rows in memory, and
-a limit is kept (`tests/dgcl/offload/test_layer.py`).
+Graphs are kept for the next time, or there is one chunk's at a time. Sums take rows where they are in slots (places of
+rows in device memory), without a copy. ``ChunkRows`` tells vertex dropout the global ids of a chunk's rows.
+Called by `layer`, `offload` and `rehearsal`. Free to change while vertex dropout drops what one device drops, sums of
+16 bits are rounded once (`tests/dgcl/offload/test_layer.py`), and training equals that on one device
+(`tests/dgcl/offload/test_equality.py`).
 """
 
 from __future__ import annotations

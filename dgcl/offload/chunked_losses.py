@@ -1,7 +1,9 @@
-"""Losses and metrics over rows in host memory, a chunk of rows at a time.
+"""Computes cross entropy and accuracy over rows in host memory, a chunk of rows at a time.
 
-Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
-(`tests/dgcl/offload/test_offload.py`).
+Both are over the whole graph's vertices, and the same on every rank. Rows outside a mask, or with the label -100 as in
+torch, do not count. Gradients go to host memory, too; 16-bit floats are summed in 32 bits.
+Called by `offload`. Free to change while loss, gradients and accuracy are those of torch over all rows at once, and the
+loss has torch's type (`tests/dgcl/offload/test_layer.py`).
 """
 
 from typing import Any

@@ -1,12 +1,11 @@
-"""Rows of a rank that are stored chunk by chunk, and are in the order of ``comm.owned_ids`` to all code that uses them.
+"""Defines a tensor class for rows that are stored by chunks, and appear in the order of ``comm.owned_ids``.
 
 A chunk's own rows must be one stretch of host memory, or a disk would read and write them in pieces. Which vertices are
-in a chunk is nobody's business outside of :mod:`dgcl.offload`. So such rows are a tensor of their own kind, which
-*means* a tensor in the order of ``comm.owned_ids``. What reads memory past torch gets an error instead. Guarded by
-tests/dgcl/offload/test_rows.py.
-
-Called by 5 modules of this folder. Free to change while results are those of rows in memory, and a limit is
-kept.
+in a chunk is known in :mod:`dgcl.offload` alone: to all other code such rows *mean* a tensor in the order of
+``comm.owned_ids``. What reads memory past torch gets an error instead.
+Called by `offload`, `layer_function`, `layer`, `chunked_losses` and `norms`. Free to change while operations,
+gradients, changes in place and optimizers give what they give on an ordinary tensor
+(`tests/dgcl/offload/test_rows.py`).
 """
 
 from __future__ import annotations

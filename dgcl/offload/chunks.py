@@ -1,7 +1,10 @@
-"""Chunks: the vertices of a rank in groups of about as many in-edges, and the edges of each group.
+"""Divides a rank's vertices into chunks with about as many in-edges each, and cuts out a chunk's edges.
 
-Called by this folder and `dgcl/advisor/`. Free to change while results are those of rows in memory, and a
-limit is kept (`tests/dgcl/offload/test_counts.py`).
+Balanced are vertices and in-edges together. "metis" leaves few edges between chunks; "range" takes ascending ids, as
+"metis" does with a warning where memory is short. A chunk has all in-edges of its vertices; a rank has at most 1024.
+Called by `arranging`, `chunk_graphs`, `rehearsal` and `dgcl/advisor/weighing`. Free to change while each vertex is in
+one chunk with all its in-edges, chunks are balanced, and those of METIS read far fewer rows than random ones
+(`tests/dgcl/offload/test_counts.py`).
 """
 
 import logging

@@ -1,7 +1,8 @@
-"""The memory of an :class:`~dgcl.offload.offload.Offload`: what is predicted, and what was counted so far.
+"""Holds and prints the memory of a ``dgcl.Offload`` on one rank: bytes predicted, and bytes counted so far.
 
-Called by `offload` and `refusals`. Free to change while results are those of rows in memory, and a limit is
-kept (`tests/dgcl/offload/test_offload.py`).
+Users get it from ``off.memory()``, and its text in ``off.describe()``. Predictions are None where widths are not known.
+Called by `offload` and `refusals`. Free to change while the counted bytes of host memory are the predicted ones, by
+name, and ``describe`` shows them (`tests/dgcl/offload/test_offload.py`).
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,11 @@
-"""Host memory: where rows live that are on no device, as ordinary CPU tensors.
+"""Keeps rows in host memory or in files, as ordinary CPU tensors, and counts the bytes read and written.
 
 Without a folder, rows are in the process's memory. With one, each tensor is a file of its own, made exclusively with
 mode 0600, allocated in full and unlinked at once: a full disk is an error when it is made, and a process that is killed
 leaves nothing. The tensor is a shared mapping of the file: user code may read it like any other, and the kernel takes
-its pages back when memory is short. The library itself names the rows that it reads and writes, and counts them by the
-byte.
-
-Called by 4 modules of this folder. Free to change while `tests/dgcl/offload/test_store.py` passes.
+its pages back when memory is short. The library itself names the rows that it reads and writes.
+Called by `offload`, `layer`, `chunked_rows` and `keeping`. Free to change while rows read back as written, bytes are
+counted, files are private and leave nothing, and no room is an error with sizes (`tests/dgcl/offload/test_store.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Decides whether a layer's aggregate is kept for the backward, or computed again there: kept, where there is room.
+"""Decides whether a layer's aggregate (sums over neighbours) is kept for the backward, or made again there.
 
-Both ways give the same bits: an aggregate that is made again is the same sum in the same order.
-
-Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
-(`tests/dgcl/offload/test_keeping.py`).
+It is kept where host memory has room for ``ROOM`` (4) times its size on the rank that has least to spare; decided once
+for each width of rows, the same on all ranks. Both ways give the same bits: an aggregate that is made again is the same
+sum in the same order. Aggregates of rows that never change are kept as long as these rows.
+Called by `offload`. Free to change while room decides to the byte, and both ways give the same bits
+(`tests/dgcl/offload/test_keeping.py`); constant rows are aggregated once (`tests/dgcl/offload/test_layer.py`).
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""A layer chunk by chunk, over rows in host memory.
+"""Computes a layer chunk by chunk over rows in host memory, forward and backward.
 
-The forward computes every chunk without a graph. The backward takes the batches in descending order, computes each
-chunk again with gradients, or from its kept aggregate.
-
-Called by `layer_function` and `offload`. Free to change while results are those of rows in memory, and a
-limit is kept (`tests/dgcl/offload/test_layer.py`).
+The forward computes every chunk without autograd's graph. The backward takes the batches in descending order, and
+computes each chunk again with gradients, or from its kept aggregate (sums over neighbours). An error names the chunk.
+Called by `layer_function` and `offload`. Free to change while training steps give losses, gradients and parameters of
+one device (`tests/dgcl/offload/test_equality.py`), and exactly the rows move that the schedule says
+(`tests/dgcl/offload/test_layer.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

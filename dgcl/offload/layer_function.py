@@ -1,10 +1,9 @@
-"""A layer as one function of autograd over rows in host memory.
+"""Makes a layer that is computed in chunks one function of autograd, over rows in host memory.
 
 It returns the gradients of the parameters like those of any function, so that hooks, ``torch.autograd.grad`` and
-accumulation work as ever.
-
-Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
-(`tests/dgcl/offload/test_offload.py`).
+accumulation work as usual. A rank that fails in a layer tells the others at once.
+Called by `offload`. Free to change while parameters get gradients, and their hooks one call, as of any function, and
+rows that were changed in place before the backward are an error (`tests/dgcl/offload/test_layer.py`).
 """
 
 from collections.abc import Iterator, Sequence

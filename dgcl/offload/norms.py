@@ -1,7 +1,9 @@
-"""Batch normalisation over rows in host memory: statistics of all rows first, then the rows, a chunk at a time.
+"""Normalises rows in host memory by batch normalisation, with the statistics of the whole graph's rows.
 
-Called by `offload`. Free to change while results are those of rows in memory, and a limit is kept
-(`tests/dgcl/offload/test_offload.py`).
+A chunk of rows at a time, in several passes. Means are known before squared deviations are summed, which loses no
+digits. As in torch the variance that divides is biased, and the running one is not.
+Called by `offload`. Free to change while results, gradients and running statistics are those of
+``torch.nn.BatchNorm1d`` on all rows at once, in training and evaluation (`tests/dgcl/offload/test_layer.py`).
 """
 
 from typing import Any

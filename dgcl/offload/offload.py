@@ -1,7 +1,11 @@
-"""``dgcl.Offload``: training and inference with rows in host memory, or in files, and layers chunk by chunk.
+"""Implements ``dgcl.Offload``: training with rows in host memory or files, layers computed chunk by chunk.
 
-Called by users. Free to change while results are those of rows in memory, and a limit is kept
-(`tests/dgcl/offload/test_offload.py`).
+A rank's device holds only rows that the chunk at hand, chunks of other ranks at that time, or later chunks read. This
+class checks arguments (:mod:`dgcl.offload.refusals`), has chunks arranged (:mod:`dgcl.offload.arranging`) and calls
+layers (:mod:`dgcl.offload.layer_function`). Terms are defined in :mod:`dgcl.offload.schedule`.
+Run by users as ``dgcl.Offload``. Free to change while training equals that on one device
+(`tests/dgcl/offload/test_equality.py`), and rows come back in the graph's order, ``memory_limit`` is kept and wrong
+arguments are refused (`tests/dgcl/offload/test_offload.py`).
 """
 
 from __future__ import annotations

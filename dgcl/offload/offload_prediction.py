@@ -1,7 +1,10 @@
-"""Predicts what offload takes: rows that move, bytes of host and device memory, and the fewest chunks that fit.
+"""Predicts the bytes of host and device memory that offload takes, and finds the fewest chunks that fit.
 
-Called by `dgcl/advisor/` and this folder. Free to change while results are those of rows in memory, and a
-limit is kept (`tests/dgcl/offload/test_counts.py` and `tests/dgcl/offload/test_offload.py`).
+Uses numpy alone, so that predictions need no torch. Formulas and symbols (d_l, slots, copies) are below the imports.
+Called by `arranging`, `offload`, `description`, `dgcl/advisor/rank_bytes`, `dgcl/advisor/weighing` and others. Free to
+change while host bytes are exact by name (`tests/dgcl/offload/test_offload.py`), device bytes right within 10 % and 2.5
+MB (`tests/dgcl/offload/test_limit.py`), and the smallest number of chunks is found
+(`tests/dgcl/offload/test_counts.py`).
 """
 
 import math

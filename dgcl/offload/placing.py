@@ -1,7 +1,9 @@
-"""Rows put into places of a tensor, or added there: each is one copy of memory, or one sum, and no indexing.
+"""Copies rows to given places of a tensor, or adds them to what is there, without a copy in between.
 
-Called by `host_store` and `layer`. Free to change while results are those of rows in memory, and a limit is
-kept (`tests/dgcl/offload/test_layer.py`).
+On the CPU compiled kernels do it, where both tensors are contiguous and of one type; otherwise torch's indexing. Rows
+on their way to a device go through pinned memory.
+Called by `host_store` and `layer`. Free to change while rows and sums are those of plain indexing, to the bit, whatever
+their type (`tests/dgcl/offload/test_store.py`).
 """
 
 from typing import Any

@@ -1,7 +1,9 @@
-"""Recomputes a chunk exactly: with the same random numbers, and stand-ins for the parameters.
+"""Makes the second computation of a chunk equal the first: the same random numbers and parameters.
 
-Called by `layer` and `rehearsal`. Free to change while results are those of rows in memory, and a limit is
-kept (`tests/dgcl/offload/test_layer.py`).
+The state of torch's generators is kept for each chunk that drew numbers. Ranks that are threads share a generator, so a
+lock is held. Hooks of parameters are for the gradients of all chunks together: those of one chunk pass them by.
+Called by `layer` and `rehearsal`. Free to change while torch's dropout drops the same in the backward, and parameters
+that are shared, or have hooks, get the gradients of a layer in one piece (`tests/dgcl/offload/test_layer.py`).
 """
 
 import threading

@@ -1,7 +1,10 @@
-"""Checks of the arguments of offload, and of modules: a result may depend on a vertex's neighbourhood alone.
+"""Checks the arguments of ``dgcl.Offload`` and of its layers, and raises errors that say what to do instead.
 
-Called by `offload` and `rehearsal`. Free to change while results are those of rows in memory, and a limit
-is kept (`tests/dgcl/offload/test_offload.py`).
+A chunk has some vertices and their in-edges alone. So modules whose results depend on more (statistics of all rows,
+degrees, several hops) are refused by name. Where ranks call different layers, every rank raises.
+Called by `offload` and `rehearsal`. Free to change while bad layers and options of layers
+(`tests/dgcl/offload/test_layer.py`), and bad arguments of ``dgcl.Offload`` (`tests/dgcl/offload/test_offload.py`),
+raise an error that names them.
 """
 
 from collections.abc import Callable, Iterable, Sequence

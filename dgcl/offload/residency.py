@@ -1,12 +1,11 @@
-"""Residencies: in which batches a row stays on a rank, and in which slot.
+"""Decides in which batches each row stays on a rank, and in which slot of its device memory.
 
-What a rank holds in each batch (the sets M_ij) is the input. Rows that both of two consecutive batches hold always
-stay (in the paper nothing else does). Of the others as many stay, over batches that do not read them, as capacity
-allows; those whose next use is farthest are dropped first (Belady, 1966). The schedule is known, so no other choice
-loads fewer rows with as many slots.
-
-Called by 7 modules of this folder. Free to change while results are those of rows in memory, and a limit is
-kept (`tests/dgcl/offload/test_counts.py`).
+Its input is M_ij, the rows that rank i must hold while batch j is computed (:mod:`dgcl.offload.schedule`). Rows that
+both of two consecutive batches hold always stay (in the paper of HongTu nothing else does). Of the others as many stay,
+over batches that do not read them, as capacity allows; those whose next use is farthest are dropped first (Belady,
+1966). The schedule is known, so no other choice loads fewer rows with as many slots.
+Called by `schedule`; `arranging`, `batch_tables`, `layer` and others take the type ``Ids``. Free to change while no
+cache of that size loads fewer rows, and no two rows share a slot in a batch (`tests/dgcl/offload/test_counts.py`).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,10 @@
-"""All ranks' batches together: what is loaded, what travels between ranks, and in which order chunks are computed.
+"""Plans what all ranks load, send and hold in each batch, and in which order chunks are computed.
 
-Called by `arranging`, `batch_tables` and `offload_prediction`. Free to change while results are those of
-rows in memory, and a limit is kept (`tests/dgcl/offload/test_counts.py` and
-`tests/dgcl/offload/test_keeping.py`).
+Batch j is chunk j of every rank together; the sets N_ij, U_j, T_ij and M_ij are defined below the imports. The order of
+chunks is a greedy one, taken only if it delivers fewer rows than the given order.
+Called by `arranging`, `batch_tables` and `offload_prediction`. Free to change while counts are those of the sets,
+owners hold each row as it is sent and as its gradient returns, and shuffled chunks are put in order
+(`tests/dgcl/offload/test_counts.py`).
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,11 @@
-"""Partition, relation and plan of a graph, kept on disk for the next job.
+"""Stores the partition and one communication plan of a graph on disk, for the next job.
 
-An entry is one npz file in a folder of the user's choice, named by a hash of everything it was made from, with the part
-of every vertex and one plan. It is trusted only as far as it is checked; one that fails is named in a warning and
-replaced, never used. What cannot be written (a full disk, a folder without permission) is a warning, too: training does
-not need it. Called by :mod:`dgcl.prepare.stored_plans`; a change of what an entry holds is a new ``SCHEMA``. Guarded by
-tests/dgcl/prepare/test_cache.py.
+An entry is one npz file in a folder of the user's choice, named by a hash of everything it was made from. It is trusted
+only as far as it is checked; one that fails is named in a warning and replaced, never used. What cannot be written (a
+full disk, a folder without permission) is a warning, too: training does not need it.
+Called by `stored_plans` and `shares`. Free to change while damaged entries, and those made from something else, are
+never used, and jobs that share a folder see whole entries (`tests/dgcl/prepare/test_cache.py`). A change of what an
+entry holds is a new ``SCHEMA``.
 """
 
 import hashlib

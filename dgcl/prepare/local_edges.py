@@ -1,13 +1,11 @@
-"""From each rank's own vertices and in-edges to its share: no rank has more of the graph than its own part.
+"""Makes a rank's share (its edges and programs) where each rank has only its own vertices with their in-edges.
 
 All ranks learn the owner of every vertex. Each finds what it lacks from its own edges and asks the owners, who then
-know who reads each of their rows. All learn the classes with their counts; with the plan of these every rank compiles
-its own program, from the places that the owners send along the plan's ways.
-
-Where edges are summed elsewhere than at their heads, the owners of these give them to the ranks that sum them first: of
-a pair of ranks each has all edges that end at it, which is all that a cover of the pair looks at.
-Called by `dgcl/communicator` and `dgcl/local_build`. Free to change while each rank gets its share of the
-whole graph, and damaged files are named (`tests/dgcl/prepare/`).
+know who reads each of their rows. All learn the classes (rows of one owner that the same ranks read) with their counts;
+with the plan of these every rank compiles its own program, from the places that the owners send along the plan's ways.
+Where edges are summed elsewhere than at their heads, the owners of these give them to the ranks that sum them first.
+Called by `dgcl/communicator` and `dgcl/local_build`. Free to change while programs are those that are made from the
+whole graph, sums and gradients are one device's, and bad input raises on every rank (`tests/dgcl/test_local_build.py`).
 """
 
 import ctypes
@@ -38,6 +36,9 @@ from dgcl.relation.classes import build_classes
 from dgcl.relation.demand import demand_of_pairs
 from dgcl.relation.local_graph import RankEdges, Rows, pointer
 from dgcl.topology import Topology
+
+# Where edges are summed elsewhere than at their heads (placements "tail" and "cover"), of a pair of ranks each has all
+# edges that end at it, which is all that a cover of the pair looks at.
 
 Ids = NDArray[np.int64]
 

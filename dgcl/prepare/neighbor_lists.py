@@ -1,11 +1,10 @@
-"""Neighbour lists over ranks: :func:`dgcl.neighbors`. No rank has the positions of all vertices.
+"""Implements ``dgcl.neighbors``: pairs of vertices nearer than a cutoff, where no rank has all positions.
 
 Ranks exchange the boxes around their vertices. Each sends the ranks whose boxes are within the cutoff of its own, or of
 a periodic image of it, those of its vertices that are; every rank then finds pairs by trees of SciPy, which takes any
 cell and is needed anyway.
-
-Called by users. Free to change while each rank gets its share of the whole graph, and damaged files are
-named (`tests/dgcl/prepare/test_neighbor_lists.py`).
+Run by users as ``dgcl.neighbors``. Free to change while pairs and shifts are those of brute force over all periodic
+images, whoever owns the vertices, and rows go to near ranks alone (`tests/dgcl/prepare/test_neighbor_lists.py`).
 """
 
 from __future__ import annotations

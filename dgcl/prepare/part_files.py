@@ -1,12 +1,11 @@
-"""Reads and writes what ranks make their shares from: one file per rank, so that no rank ever holds the whole graph.
+"""Writes and reads part files: one file per rank, so that no rank ever holds the whole graph.
 
-``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens
-the plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in
-``DIR/plan-1.npz``, ... A file is accepted only if its hash is right and no index leads out of its arrays; nothing in it
-is ever executed. A change of what a file holds is a new ``SCHEMA``. Guarded by tests/dgcl/prepare/test_part_files.py.
-
-Called by `dgcl/build` and `dgcl/cli/partition`. Free to change while each rank gets its share of the whole
-graph, and damaged files are named.
+``dgcl partition --out DIR/`` writes ``DIR/plan.npz`` and ``DIR/rank-00000.part``, ...; every rank of the job opens the
+plan and its own file (:func:`dgcl.load_comm_info`). The plans of exchanges after the first are in ``DIR/plan-1.npz``
+and so on. A change of what a file holds is a new ``SCHEMA``. The format is below the imports.
+Called by `dgcl/build` and `dgcl/cli/partition`. Free to change while ranks that load train as ranks that are given,
+damaged or mixed files are refused on every rank (`tests/dgcl/prepare/test_part_files.py`), and contents that are wrong
+under a right hash never crash (`tests/dgcl/prepare/test_mutated_parts.py`).
 """
 
 import hashlib

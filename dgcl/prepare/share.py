@@ -1,11 +1,11 @@
-"""What one rank needs to take part, made from what concerns it: its edges and items, and the plans.
+"""Makes one rank's share of a job from its edges, its items and the plans: compiled programs, numbered edges.
 
-The same on every way to a share: rank 0 hands such inputs out from a whole graph
-(:mod:`dgcl.prepare.shares`), or each rank has its own edges and asks others for the rest
-(:mod:`dgcl.prepare.local_edges`).
-
-Called by this folder and `dgcl/`. Free to change while each rank gets its share of the whole graph, and
-damaged files are named (`tests/dgcl/prepare/test_cache.py` and `tests/dgcl/prepare/test_mutated_parts.py`).
+An item is what an exchange moves: the row of a vertex, or a slice of it. The same code serves every way to a share:
+rank 0 hands such inputs out from a whole graph (:mod:`dgcl.prepare.shares`), or each rank has its own edges and asks
+others for the rest (:mod:`dgcl.prepare.local_edges`).
+Called by `shares`, `local_edges`, `part_files` and `dgcl/build`. Free to change while both ways give the same programs,
+and sums are those of one device (`tests/dgcl/test_local_build.py`; from files:
+`tests/dgcl/prepare/test_part_files.py`).
 """
 
 from collections.abc import Iterable

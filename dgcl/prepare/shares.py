@@ -1,11 +1,10 @@
-"""From a graph to what every rank makes its share from: partition, relation, plan.
+"""Partitions a whole graph, plans its exchanges, and gives what each rank makes its share (edges, programs) from.
 
-All that needs the graph and no ranks, as one pure function; :mod:`dgcl.build` runs it on rank 0. What is exchanged is
-decided by a :class:`~dgcl.program.strategy.Strategy`; nothing else here depends on which one it is.
-
-Called by `local_edges`, `dgcl/build` and `dgcl/cli/partition`. Free to change while each rank gets its
-share of the whole graph, and damaged files are named (`tests/dgcl/prepare/test_cache.py` and
-`tests/dgcl/prepare/test_mutated_parts.py`).
+All that needs the graph and no other rank; :mod:`dgcl.build` runs it on rank 0. What is exchanged is decided by a
+:class:`~dgcl.program.strategy.Strategy`; nothing else here depends on which one it is. A cache, if any, is asked first.
+Called by `dgcl/build`, `dgcl/cli/partition` and `local_edges`. Free to change while sums over edges are those of one
+device for each placement of edges (`tests/dgcl/prepare/test_placements.py`), and an entry of a cache gives the same
+shares as planning anew (`tests/dgcl/prepare/test_cache.py`).
 """
 
 import logging

@@ -1,11 +1,11 @@
-"""The plans of a job that a cache folder holds, or will hold.
+"""Finds the plans of one job in a cache folder, and stores there those that had to be made.
 
 A strategy may ask for several plans of a job, distinguished by what they depend on beside the job itself; each is an
 entry of its own (:mod:`dgcl.prepare.cache`). What is *not* stored is a strategy's choice between them: it depends on
 the memory that is free and on what a layer costs here and now, so it is made anew, from the stored plans.
-
-Called by `shares`. Free to change while each rank gets its share of the whole graph, and damaged files are
-named (`tests/dgcl/prepare/`).
+Called by `shares`. Free to change while a second job finds every plan of the first
+(`tests/dgcl/prepare/test_placements.py`), and a plan of another graph's relation is refused
+(`tests/dgcl/prepare/test_cache.py`).
 """
 
 import json

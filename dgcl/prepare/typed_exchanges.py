@@ -1,7 +1,10 @@
-"""The exchanges of a graph of several types: one for each type of edges, of the rows of its type of sources alone.
+"""Plans one exchange for each edge type of a graph, of rows of its source type alone.
 
-Called by `shares`. Free to change while each rank gets its share of the whole graph, and damaged files are
-named (`tests/dgcl/prepare/`).
+Items of an exchange are the vertices of the type of its sources, numbered from 0; its name is the edge type's three
+parts, joined by "__". A strategy that exchanges partial sums is refused.
+Called by `shares`. Free to change while each type's exchange brings the rows of all sources of its edges
+(`tests/dgcl/frameworks/test_dispatch.py`), and models of several types give one device's numbers
+(`tests/dgcl/rows/test_layers.py`).
 """
 
 from dgcl.graph.typed import TypedGraph
