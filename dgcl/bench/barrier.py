@@ -1,7 +1,11 @@
-"""A barrier of microseconds: that of ``torch.distributed`` takes longer than what is measured, and lets ranks go one
-after the other.
-Called by `measure` and `dgcl/calibration/timing`. Free to change while each time stands beside a check of
-the rows (`tests/dgcl/bench/test_measure.py`).
+"""A barrier of ranks that takes microseconds: each receives one row of every other through the library's own transport.
+
+The barrier of ``torch.distributed`` takes longer than the calls that are timed here, and lets ranks go one after the
+other, so that they would not start together.
+
+Called by `measure` and `dgcl/calibration/timing`. Free to change while nobody returns before all have called it, the
+thread's current communicator stays what it was, and a rank that fails in it ends the wait of the others
+(`tests/dgcl/calibration/test_calibrate.py`; no test measures how long it takes).
 """
 
 import torch

@@ -1,7 +1,10 @@
-"""The common exchange without a plan: packed rows by ``all_to_all_single``, in the numbering of a direct plan.
+"""Exchanges halo rows without a plan: packs them and calls ``all_to_all_single`` of ``torch.distributed`` (Gloo).
 
-Called by users, `measure` and `dgcl/cli/bench`. Free to change while each time stands beside a check of the
-rows (`tests/dgcl/bench/test_exchanges.py`).
+It is what plans are compared with. Halo rows arrive sorted by owner, so it needs the row order of a direct plan, which
+is the same. ``build_comm_info`` here is that of dgcl with these names, too, as its ``method``.
+
+Called by `measure`, and by users and ``dgcl bench`` as names of ``dgcl.bench``. Free to change while an expand has the
+owners' bits, a fold adds exactly, and gradients are those of a plan (`tests/dgcl/bench/test_exchanges.py`).
 """
 
 from __future__ import annotations

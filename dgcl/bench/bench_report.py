@@ -1,8 +1,10 @@
-"""Formats a measurement: lines and footer in the style of nccl-tests, JSON, and two runs side by side.
+"""Formats the results of ``dgcl bench``: lines and a footer in the style of nccl-tests, JSON, and two runs compared.
 
-docs/bench.md derives every number.
+docs/bench.md derives every number; the legend of the columns is `LEGEND` here. A verb with wrong elements gets no
+bandwidth, and the run no average.
 
-Called by `dgcl/cli/bench`. Free to change while each time stands beside a check of the rows
+Called by `dgcl/cli/bench`. Free to change while columns and JSON have the numbers of docs/bench.md; a change of the
+JSON's fields needs another ``SCHEMA``, since ``--against`` reads files of earlier runs
 (`tests/dgcl/bench/test_report.py`).
 """
 

@@ -1,7 +1,10 @@
-"""The lanes of ``dgcl bench``: an exchange of rows whose every element is checked, and plain copies.
+"""What ``dgcl bench`` times: exchanges of rows whose every element is checked, and plain copies of as many bytes.
 
-Called by `measure`. Free to change while each time stands beside a check of the rows
-(`tests/dgcl/bench/test_measure.py`).
+A lane (`turns.Lane`) has three steps, of which only the second is timed: fill the input and overwrite the memory that
+results may come from, call, check. So a row that was not written cannot pass for one of an earlier call.
+
+Called by `measure`. Free to change while one wrong bit, two exchanged rows, an unwritten row and the result of an
+earlier call are each counted (`tests/dgcl/bench/test_measure.py`; on devices: `tests/dgcl/bench/test_on_device.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Rows that encode (vertex, column, call), and the check that they arrived unchanged; on any device.
+"""Fills rows with values made of (vertex, column, call), and counts the elements that did not arrive unchanged.
 
-Expand carries arbitrary bits, which must arrive as they are, whatever number they stand for. Fold carries small whole
+Expand carries arbitrary bits, which must arrive as they are, whatever number they stand for. Fold carries whole
 numbers, so small that every sum of them is exact in the element type, whatever the order. Both are made of a random
 key of (vertex, call) and one of (column, call): a row in a wrong place, one of another call and one that was never
 written differ in nearly every element.
 
-Called by this folder and `dgcl/cli/`. Free to change while each time stands beside a check of the rows
-(`tests/dgcl/bench/test_patterns.py`).
+Called by `lanes`, `measure`, `transports`, `dgcl/cli/bench` and others. Free to change while right rows pass, and one
+flipped bit, another vertex, column or call, and poisoned memory do not (`tests/dgcl/bench/test_patterns.py`).
 """
 
 import torch

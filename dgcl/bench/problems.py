@@ -1,11 +1,11 @@
-"""The problems of a benchmark: a graph and its parts, a relation, or a textbook pattern.
+"""Makes what a benchmark exchanges: from a graph and its parts, a relation, or a textbook pattern such as allgather.
 
-All become the same thing, a :class:`Problem`: a graph and the owner of every vertex, from which
-:func:`dgcl.prepare.shares.prepare_inputs` makes plans as it does for any user. Where only "this rank needs that
-vertex" is known, one edge per need says so: from the vertex to some vertex of the rank.
+All become a :class:`Problem`: a graph and the owner of every vertex, from which plans are made as for any user. A
+relation says only which rank needs which vertex; each need becomes one edge, from the vertex to some vertex of that
+rank. A rank that owns nothing in the relation gets a vertex that nobody wants.
 
-Called by this folder and `dgcl/cli/`. Free to change while each time stands beside a check of the rows
-(`tests/dgcl/bench/test_problems.py`).
+Called by `barrier`, `records`, `dgcl/cli/bench` and `dgcl/cli/bench_cases`. Free to change while each rank needs
+exactly the rows that it was to need, and a saved problem is loaded as it was (`tests/dgcl/bench/test_problems.py`).
 """
 
 import os

@@ -1,7 +1,11 @@
-"""Settings and results of a measurement: plain data, from which reports and JSON are made.
+"""Settings, cases and results of a measurement, as plain data, from which reports and JSON are made.
 
-Called by this folder and `dgcl/cli/`. Free to change while each time stands beside a check of the rows
-(`tests/dgcl/bench/test_measure.py` and `tests/dgcl/bench/test_on_device.py`).
+A ``size`` counts bytes that a rank receives, its own block included in alltoall and allgather, as nccl-tests counts;
+``busiest``, from which ``busbw`` is derived, counts only what comes from others.
+
+Called by `measure`, `bench_report`, `dgcl/cli/bench` and `dgcl/cli/bench_cases`. Free to change while ``algbw`` and
+``busbw`` are what docs/bench.md says; fields are those of the JSON file, whose schema `bench_report` numbers
+(`tests/dgcl/bench/test_report.py`, `tests/dgcl/bench/test_measure.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Transports that the bench measures: ways to call a plan, and the base class of those without a plan.
+"""Base class of the transports that the bench measures, and one that moves the plan's halo rows alone.
 
-Called by `baselines`, `lanes` and `measure`. Free to change while each time stands beside a check of the
-rows (`tests/dgcl/bench/test_measure.py`).
+`Baseline` by itself executes the communicator's plan. A subclass moves rows in another way, in the same order of rows
+(owned, then halo) and with the same memory. ``poison`` overwrites that memory before a call that is checked.
+
+Called by `baselines`, `lanes` and `measure`. Free to change while halo rows alone are as right as whole results, and
+wrong rows of a subclass reach the check unchanged (`tests/dgcl/bench/test_measure.py`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The timer: candidates take turns, so that whatever else the machine does hits all of them alike.
+"""Times several candidates in turns, so that other work on the machine slows all of them alike.
 
     >>> from dgcl.bench.turns import in_turns
     >>> times = in_turns({"sorted": lambda: sorted(range(99)), "list": lambda: list(range(99))}, rounds=5)
     >>> times["sorted"].ratio(times["list"]) > 1        # median of the rounds' ratios
     True
-
-A round takes one sample of each candidate, in another order each time. A sample is a few calls in a row. Every rank
-times its own calls with its own clock, from a barrier on; a call ends when it has ended on the slowest rank.
-Called by this folder and `dgcl/calibration/`. Free to change while `tests/dgcl/bench/test_turns.py` passes.
+A round takes a sample, a few calls in a row, of each candidate; another one begins each round. Ranks time themselves,
+after a barrier; a call ends when the slowest rank's does. Called by `measure`, `lanes`, `dgcl/calibration/timing` and
+programs in ``docs/figures``. Free to change while nothing but calls is timed (`tests/dgcl/bench/test_turns.py`).
 """
 
 from __future__ import annotations

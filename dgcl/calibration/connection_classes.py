@@ -1,10 +1,10 @@
-"""The cost model with the bandwidths and latencies of classes of connections as its parameters.
+"""The planners' cost model as a function of the bandwidth and latency of each class of connections.
 
-Connections of the same kind, bandwidth, latency and duplex are one class, with one bandwidth and one latency.
-Along a route only sums of latencies can be measured. So only classes that some route begins with have any.
+Connections of the same kind, bandwidth, latency and duplex are one class, with one bandwidth and one latency. Only the
+sum of latencies along a route can be measured, so only classes that some route begins with have a latency.
 
-Called by `fit` and `run`. Free to change while the rates of known links are found
-(`tests/dgcl/calibration/test_fit.py`).
+Called by `fit` and `run`. Free to change while predictions are those of `planner/cost` for the topology that is
+written, and a fit finds the rates of a machine that exists only in that model (`tests/dgcl/calibration/test_fit.py`).
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""Compiles an experiment into programs for the runtime: relation, trees, and vertices for the rows.
+"""Compiles an experiment of calibration into the programs that ranks execute, with a vertex for each row sent.
 
-Every row that is sent is a vertex of its own, in a class of its sender and receiver. Which of a rank's rows
-belong to which class is shuffled, and as many rows as are sent stay: boundary vertices of a real partition lie
-scattered, too, and rows that lie side by side are copied faster, in one piece.
+Rows from one rank to another are one class of vertices. Which of a rank's rows belong to which class is shuffled, and
+half as many again are owned as are sent: boundary vertices of a real partition lie scattered, too, and rows that lie
+side by side would be copied faster, in one piece.
 
-Called by `run`. Free to change while the rates of known links are found
+Called by `run`. Free to change while each rank sends exactly the transfers of the experiment, in their stages
 (`tests/dgcl/calibration/test_experiments.py`).
 """
 

@@ -1,13 +1,12 @@
-"""The experiments: exchanges that load single links, links that share connections, and all links.
+"""Lists the exchanges that a calibration times: over single links, over shared connections, and over all links.
 
-- *One link*: one sender, one receiver, from a few rows to many megabytes: latency and bandwidth of each class
-  of links.
-- *Shared*: one, two, three, four senders at once over one connection (the experiment of the DGCL paper's
-  Table 3), and several receivers of one sender, which tell its port from theirs.
+- *One link*: one sender, one receiver, from one row to 16 MB: latency and bandwidth of each class of links.
+- *Shared*: one to four senders at once over one connection (the experiment of the DGCL paper's Table 3), and several
+  receivers of one sender, which tell its port from theirs.
 - *Patterns*: all ranks at once, to all others and round a ring, at several sizes, and in several stages.
 
-Called by `experiment_programs` and `run`. Free to change while `tests/dgcl/calibration/test_experiments.py`
-passes.
+Called by `experiment_programs` and `run`. Free to change while every class of links is measured alone, and senders
+share the connection that is named (`tests/dgcl/calibration/test_experiments.py`).
 """
 
 from collections import Counter

@@ -1,12 +1,12 @@
-"""Fits bandwidths and latencies to measured times, under the cost model of the planners.
+"""Fits bandwidths and latencies of a topology to measured times, under the planners' cost model.
 
 A stage lasts as long as its slowest link: the latency of its route, and the largest load / bandwidth along it
-(planner/cost.py). So relative errors are least where scipy's least squares find them, in the logarithms of latencies
-and of inverse bandwidths; errors far from most count less. Measurements that deviate far more than most are left
-out then, and it begins again.
+(planner/cost.py). scipy's least squares minimise relative errors, in the logarithms of latencies and of inverse
+bandwidths; errors above 5 % count less. Measurements that deviate far more than most are then dropped, at most 15 %,
+and it fits again.
 
-Called by `run`. Free to change while the rates of known links are found
-(`tests/dgcl/calibration/test_fit.py`).
+Called by `run`. Free to change while the rates of machines that exist only in the cost model are found, with noise and
+outliers, and what was not measured stays (`tests/dgcl/calibration/test_fit.py`).
 """
 
 from collections.abc import Sequence

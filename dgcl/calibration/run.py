@@ -1,7 +1,11 @@
-"""One whole calibration: measure a topology's links with this library's channels, fit its figures, and report.
+"""Runs a whole calibration: measures the links of a topology on this job's ranks, fits its rates, and reports.
 
-Called by `dgcl/cli/topo_calibrate`. Free to change while the rates of known links are found
-(`tests/dgcl/calibration/test_calibrate.py` and `tests/dgcl/calibration/test_experiments.py`).
+The given topology says where connections are; its rates only tell which are alike. All ranks must be on one host: a
+call is timed from its begin on one rank to its end on another, by one clock.
+
+Called by `dgcl/cli/topo_calibrate`. Free to change while each connection of the topology gets a rate, the file that is
+written loads as a topology, and wrong topologies are refused on every rank
+(`tests/dgcl/calibration/test_calibrate.py`; on GPUs: `tests/dgcl/calibration/test_on_device.py`).
 """
 
 from __future__ import annotations

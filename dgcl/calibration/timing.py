@@ -1,13 +1,11 @@
-"""The timer of calibration: exchanges between ranks that start together, with rows that are in no cache.
+"""Times the exchanges of a calibration between ranks that start together, with rows that are in no cache.
 
-Before each call ranks walk through memory that together is larger than most caches, as a model's computation does. A
-call lasts from its begin on the first rank to its end on the last, by the host's clock; copies of a rank's own rows,
-which the cost model leaves out, are not made. On GPUs it lasts as on the slowest rank, by events around a few calls
-in a row; the copy of own rows is timed alone and taken off.
-
-Other work only ever slows a call down, so the fastest tenth of the calls counts, of the fastest of several rounds.
-Guarded by ``tests/dgcl/calibration/test_calibrate.py`` and ``test_on_device.py``.
-Called by `run` and `dgcl/cli/topo_calibrate`. Free to change while the rates of known links are found.
+Before a call ranks walk through 64 MB together, to empty caches. A call lasts from its begin on the first rank to its
+end on the last, by the host's clock; the copy of a rank's own rows, which the cost model leaves out, is not made. On
+GPUs a sample is four calls between events, of the slowest rank, less the copy of own rows. Other work only slows calls
+down, so the fastest tenth counts, of the fastest round.
+Called by `run` and `dgcl/cli/topo_calibrate`. Free to change while each experiment gets a time above 0, and a rank that
+fails ends it on all (`tests/dgcl/calibration/test_calibrate.py`; GPUs: `tests/dgcl/calibration/test_on_device.py`).
 """
 
 from __future__ import annotations

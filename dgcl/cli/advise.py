@@ -1,6 +1,10 @@
-"""``dgcl advise``: what each way to train a model takes in time and memory, and which one to take.
+"""The command ``dgcl advise``: predicts time and memory of each strategy for a model, and recommends one.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_advise.py`).
+`dgcl/advisor` computes; this reads options and prints. ``--scale X`` is the size of a synthetic graph here, and
+``--scale NAME=X`` a change of the machine. Exit status 1: no strategy fits into memory.
+
+Called by `dgcl/cli/__init__`. Free to change while the table, its JSON, the line for each number of ranks and the exit
+status stay as docs/cli.md describes them (`tests/dgcl/cli/test_advise.py`).
 """
 
 from __future__ import annotations

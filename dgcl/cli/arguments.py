@@ -1,7 +1,11 @@
-"""The argument parser of the command, and the kinds of value its options take.
+"""The argument parser of all commands, and the types of their options: whole numbers, sizes in bytes, lists.
 
-Called by 15 modules of this folder. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_advise.py`).
+A mistake raises `CliError`, one line that names the command, where argparse prints its usage and exits; a misspelt word
+or option gets the closest right one. Options may not be abbreviated.
+
+Called by `option_groups`, `jobs`, `topologies`, `plans` and by most commands, such as `bench` and `plan`. Free to
+change while each wrong option or value is refused with status 2 and one line that names it
+(`tests/dgcl/cli/test_bad_input.py`).
 """
 
 import argparse

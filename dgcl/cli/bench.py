@@ -1,6 +1,10 @@
-"""``dgcl bench``: the communication alone, measured and verified, in the form of nccl-tests.
+"""The command ``dgcl bench``: measures exchanges of rows between ranks and checks every element.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_bench.py`).
+Lines are printed in the style of nccl-tests. Ranks are started here, or are those of a job under torchrun, where rank 0
+alone reads, decides and prints. Exit status 1: an element was wrong, or a rank was lost. `dgcl/bench/measure` measures.
+
+Called by `dgcl/cli/__init__`. Free to change while lines, footer, JSON and exit status are what docs/cli.md says
+(`tests/dgcl/cli/test_bench.py`; between hosts: `tests/dgcl/multihost/test_bench.py`).
 """
 
 from __future__ import annotations

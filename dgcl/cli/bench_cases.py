@@ -1,6 +1,10 @@
-"""What ``dgcl bench`` measures: a graph in parts, a relation, or a pattern, and the sizes of a sweep.
+"""Reads what ``dgcl bench`` measures (a graph in parts, a relation or a pattern) and makes its sweep of sizes.
 
-Called by `bench`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_bench.py`).
+A size is bytes that a rank receives. A graph's rows are given, so a size becomes a row width; a pattern gets as many
+rows of the given width as a size takes. Graphs and relations are saved in a file, which rank 0 loads when it measures.
+
+Called by `bench`. Free to change while a sweep has the sizes that were asked for, to the nearest whole row or element,
+and alltoall and allgather count a rank's own block, as in nccl-tests (`tests/dgcl/cli/test_bench.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""``dgcl check``: prove a plan file, trusting nothing but the file.
+"""The command ``dgcl check``: proves that a plan file delivers every row once, at the cost that it states.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_check.py`).
+Trees, stages, cost and fingerprint are computed anew from the file; its lower bound and gap are only repeated, "not
+proved here", beside a bound by cuts that is. `planner/verify/check_plan` does the work.
+
+Called by `dgcl/cli/__init__`. Free to change while a plan that lies is rejected with exit status 1 and the reason
+(`tests/dgcl/cli/test_check.py`).
 """
 
 import argparse

@@ -1,7 +1,11 @@
-"""Errors of commands: one line instead of a traceback.
+"""Errors of commands, and a context that turns whatever goes wrong in reading a file into one.
 
-Called by 15 modules of this folder. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_files.py`).
+A `CliError` ends a command with one line on standard error and an exit status: 2, bad input, unless it says another.
+`dgcl/cli/__init__` prints it. Within ``reading`` every exception counts: the bytes are a stranger's.
+
+Called by most modules of this folder, such as `arguments`, `problem`, `plans`, `result_files` and `check`. Free to
+change while damaged files of each kind give status 2 and one line with the file's name, and no traceback
+(`tests/dgcl/cli/test_bad_input.py`).
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,10 @@
-"""``dgcl info``: versions, the machine and settings, to look at or to send with a report.
+"""The command ``dgcl info``: prints versions, the machine and settings, to look at or to send with a report.
 
-Packages are asked for their versions and not imported, but by ``--check``, which runs an exchange.
+Packages are asked for their versions and not imported, but by ``--check``, which runs an exchange. Of the environment
+only variables that begin as in ``SETTINGS`` are shown: others may be secrets.
 
-Called by `bench`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_info.py`).
+Called by `bench` and `dgcl/cli/__init__`. Free to change while a report has those settings and no other variable, and
+wrong rows give exit status 1 (`tests/dgcl/cli/test_info.py`).
 """
 
 import argparse

@@ -1,7 +1,10 @@
-"""The ranks that a verb measures: those of the job that it runs in, or those that it starts on this host.
+"""Options of the commands that measure ranks: how many are started on this host, as what, on which device.
 
-Called by `bench` and `topo_calibrate`. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_bench.py`).
+Inside a job (torchrun, Slurm, ...) its ranks are measured, and ``--ranks`` and ``--threads`` may not contradict it.
+
+Called by `bench` and `topo_calibrate`. Free to change while 2 to 64 ranks are taken and others refused
+(`tests/dgcl/cli/test_bad_input.py`), and a job's ranks are never started again
+(`tests/dgcl/cli/test_topo_calibrate.py`).
 """
 
 import argparse

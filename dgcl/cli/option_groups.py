@@ -1,7 +1,10 @@
-"""Groups of options that several verbs share, each declared once.
+"""Declares the options that several commands share: the graph and how it is read, its parts, the seed, the planning.
 
-Called by 4 modules of this folder. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_advise.py`).
+A group is declared here once, so that the same option has the same name, type and help in each command. What a command
+may take in a graph's place (a relation, a synthetic graph, a pattern) is named by the caller.
+
+Called by `advise`, `bench`, `partition` and `plan`. Free to change while docs/cli.md has each command's usage and all
+of its options, and the commands on other pages are understood (`tests/dgcl/cli/test_documented.py`).
 """
 
 from typing import Any

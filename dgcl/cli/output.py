@@ -1,6 +1,10 @@
-"""What commands print: one JSON object, or aligned tables with units; progress.
+"""Prints what commands say: one JSON object, aligned fields and legends; and progress on standard error.
 
-Called by 16 modules of this folder. Free to change while `docs/cli.md` describes it
+Commands print by ``say`` alone, which spells control characters, such as those in names of files. During a ``step``
+what compiled libraries print goes to standard error, so that JSON stands alone on standard output.
+
+Called by all commands, such as `bench`, `plan`, `topo` and `info`, and by `problem`, `plans` and `topologies`. Free to
+change while JSON has no NaN, and a pipe gets a line of progress once a minute at most
 (`tests/dgcl/cli/test_output.py`).
 """
 

@@ -1,6 +1,10 @@
-"""``dgcl partition``: which rank owns which vertex, and what that split costs.
+"""The command ``dgcl partition``: decides which rank owns which vertex, writes it, and prints what that costs.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_partition.py`).
+``--out part.npy`` writes owners; ``--out DIR/`` also plans, and writes for each rank a file for
+``dgcl.load_comm_info``. GRAPH may be a folder of part files, whose edges are read in passes; DIR/ is not possible then.
+
+Called by `dgcl/cli/__init__`. Free to change while its figures are those of a count edge by edge, and the same seed
+gives the same parts (`tests/dgcl/cli/test_partition.py`; DIR/: `tests/dgcl/cli/test_partition_folder.py`).
 """
 
 from __future__ import annotations

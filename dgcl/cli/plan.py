@@ -1,6 +1,10 @@
-"""``dgcl plan``: plan what a strategy exchanges on a machine; write the plans, and say how good they are.
+"""The command ``dgcl plan``: plans the exchanges of a strategy on a machine, writes plans, and prints a report.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_plan.py`).
+A strategy with partial sums (tail, cover, grid) has a second plan, for the sums; ``--fold-out`` writes it. With several
+machines or numbers of ranks there is a table with a line for each, and no files. A row is ``--row-bytes`` long.
+
+Called by `dgcl/cli/__init__`. Free to change while files are as docs/plan-format.md says and what is printed agrees
+with them (`tests/dgcl/cli/test_plan.py`; strategies: `tests/dgcl/cli/test_strategies.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Plans as inputs of commands, and what is said of one.
+"""Reads plan files for commands, and prints a plan's report, legend, picture and page.
 
-Called by 4 modules of this folder. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_check.py`).
+``proved=True`` verifies a plan when it is read: `simulate` needs that, as a wrong plan would show nothing. `check` has
+a reader of its own.
+
+Called by `plan`, `show`, `simulate` and `check`. Free to change while ``dgcl show`` prints of a file what ``dgcl plan``
+printed when it wrote it (`tests/dgcl/cli/test_show.py`), and columns have their legend
+(`tests/dgcl/cli/test_plan.py`).
 """
 
 from __future__ import annotations

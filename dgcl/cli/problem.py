@@ -1,7 +1,11 @@
-"""What a plan is made from: a relation out of a file, or a graph in parts.
+"""Reads what commands plan for: a graph file and its parts, or a relation file; and the strategy.
 
-Called by 4 modules of this folder. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_advise.py`).
+How an edge list was read (each line one way, or both) is said on standard error: nothing in the file may tell. Without
+a part vector the graph is partitioned, along the topology's machines.
+
+Called by `advise`, `bench_cases`, `partition` and `plan`. Free to change while a graph and its relation give the same
+plan (`tests/dgcl/cli/test_plan.py`), and damaged graphs, relations and part vectors are refused
+(`tests/dgcl/cli/test_bad_input.py`).
 """
 
 from __future__ import annotations

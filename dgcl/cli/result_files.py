@@ -1,6 +1,10 @@
-"""Writing result files so that a failure leaves nothing behind and never half a file.
+"""Writes result files so that each appears whole or not at all, and checks output options before anything runs.
 
-Called by 10 modules of this folder. Free to change while `docs/cli.md` describes it
+A file is written beside its place under another name, and then renamed; through a symlink its target is replaced. Pipes
+and devices such as ``/dev/stdout`` are written to directly. Several results of one command appear together, or none.
+
+Called by `plan`, `partition`, `bench`, `simulate`, `plans` and others. Free to change while a failure leaves the old
+file and nothing else, and an output that is an input or a folder is refused at once
 (`tests/dgcl/cli/test_files.py`).
 """
 

@@ -1,6 +1,9 @@
-"""``dgcl show``: what a plan file says, without planning; two plans of one relation side by side.
+"""The command ``dgcl show``: prints the report in a plan file without planning, or two plans side by side.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_show.py`).
+It believes the file; ``dgcl check`` proves it. Two plans must be of one relation, and may be of different machines.
+
+Called by `dgcl/cli/__init__`. Free to change while it prints what ``dgcl plan`` printed of the same plan, and a
+comparison has both machines and the connections that differ (`tests/dgcl/cli/test_show.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""``dgcl simulate``: play a plan on a machine, message by message.
+"""The command ``dgcl simulate``: simulates a plan message by message, on its own machine or another.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_simulate.py`).
+Unlike in the cost model there are no stages: messages share connections max-min fairly and start when their rows have
+arrived. When a rank sends, and how many messages at once, is what ranks of that machine do, unless an option says it.
+
+Called by `dgcl/cli/__init__`. Free to change while times are those of plans that are played by hand, and a plan that
+lies is refused (`tests/dgcl/cli/test_simulate.py`; changed machines: `tests/dgcl/cli/test_show.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""``dgcl topo``: a machine's devices, connections and links. ``list`` and ``show`` are here.
+"""The command ``dgcl topo``: ``list`` and ``show``, and the parser of import, plot, detect and calibrate.
 
-Called by `dgcl/cli/`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo.py`).
+``show --json`` prints a topology file, which every ``--topology`` takes, links included.
+
+Called by `dgcl/cli/__init__`. Free to change while a file that is shown as JSON and read again is the same topology
+(`tests/dgcl/cli/test_topo.py`), and the list of presets is that of docs/topology.md (`tests/dgcl/cli/test_show.py`).
 """
 
 import argparse

@@ -1,6 +1,10 @@
-"""``dgcl topo calibrate``: measure a topology's links inside the job, and fit its figures to that.
+"""The command ``dgcl topo calibrate``: measures a topology's links between ranks, fits its rates, and writes the file.
 
-Called by `topo`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo_calibrate.py`).
+Under torchrun the ranks of the job are measured, and rank 0 prints; else ranks are started on this host. The file
+records the measurements (``about.calibration``) beside the rates. What measures is `dgcl/calibration/run`.
+
+Called by `topo`. Free to change while the file loads as a topology with the same devices and connections, and a lost
+rank is one line and status 1 (`tests/dgcl/cli/test_topo_calibrate.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""``dgcl topo detect``: the topology of this machine, from sysfs and NVML.
+"""The command ``dgcl topo detect``: writes the topology of this machine, as the kernel (sysfs) and NVML report it.
 
-Called by `topo`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo_detect.py`).
+Without GPUs, or with ``--cpu``, it measures how fast the cores of this host copy memory, for ranks on CPUs.
+
+Called by `topo`. Free to change while a machine without NVML is described for CPU ranks with a note that says why, and
+parts of GPUs (MIG) are refused (`tests/dgcl/cli/test_topo_detect.py`).
 """
 
 import argparse

@@ -1,7 +1,10 @@
-"""``dgcl topo import FILE``: a topology from what nvidia-smi, NCCL and p2pBandwidthLatencyTest wrote.
+"""The command ``dgcl topo import``: makes a topology of what nvidia-smi, NCCL or RCCL wrote.
 
-Called by `topo`, `topo_calibrate` and `topo_detect`. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_topo_import.py`).
+Several files are the machines of one network. ``report`` and ``write_topology`` print and write a topology with notes,
+for the other commands, too.
+
+Called by `topo`, `topo_calibrate` and `topo_detect`. Free to change while the file that is written loads as the
+topology that is shown, and every assumption is a note in it (`tests/dgcl/cli/test_topo_import.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""``dgcl topo plot``: a picture of a machine. ``dgcl plan --plot`` draws it with the load of a plan.
+"""The command ``dgcl topo plot``: draws a machine's devices, switches and connections into a picture file.
 
-Called by `topo`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_topo_plot.py`).
+`topology/plot` draws. ``dgcl plan --plot`` draws the same machine with the load of a plan.
+
+Called by `topo`. Free to change while a picture is written in the format of its suffix, and what was drawn is said
+(`tests/dgcl/cli/test_topo_plot.py`).
 """
 
 import argparse

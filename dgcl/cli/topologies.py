@@ -1,7 +1,10 @@
-"""The argument ``T`` of many commands: a preset's name or a topology file.
+"""Reads the argument ``T`` of commands (a preset or a topology file), and the options that change it.
 
-Called by 8 modules of this folder. Free to change while `docs/cli.md` describes it
-(`tests/dgcl/cli/test_advise.py`).
+These are ``--without``, ``--scale NAME=X`` and ``--add``; ``--scale X`` alone is the size of a synthetic graph. Lists,
+``T,T``, are split at commas unless a file has that name.
+
+Called by `advise`, `bench`, `plan`, `simulate`, `topo` and others. Free to change while all commands read ``T``, its
+lists and its changes alike, and refuse wrong ones with the same words (`tests/dgcl/cli/test_show.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""``dgcl warmup``: compile what jobs usually need, so that the first one does not wait for it.
+"""The command ``dgcl warmup``: compiles the numba kernels that jobs usually need, and keeps them on disk.
 
-Called by `plan`. Free to change while `docs/cli.md` describes it (`tests/dgcl/cli/test_warmup.py`).
+Parts are compiled in processes side by side, since numba compiles on one core at a time. ``compile_beside`` does that
+while ``dgcl plan`` runs: another process begins with what a plan needs last.
+
+Called by `plan` and `dgcl/cli/__init__`. Free to change while what is compiled is what plans call, for the same types,
+and no process is started where it is on disk (`tests/dgcl/cli/test_warmup.py`).
 """
 
 import argparse

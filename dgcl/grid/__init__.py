@@ -1,4 +1,4 @@
-"""Grids: 1D, 1.5D, 2D and 3D as one relation with three numbers, parts x depth x slices.
+"""Sums over edges on a grid of ranks, parts x depth x slices, of which 1D, 1.5D, 2D and 3D are cases.
 
 CAGNET's family of algorithms (Tripathy, Yelick and Buluc, SC'20), each as an expand of rows to the ranks that sum
 edges, and a fold of what they summed. ``grid`` says which rank is where, ``needs`` who reads and who sums which vertex,

@@ -1,6 +1,10 @@
-"""The compiled pass over the edges that finds from which depths each vertex is summed.
+"""The numba kernel that finds, for each vertex, at which depths of a grid it has in-neighbours.
 
-Called by `needs`. Free to change while sums are those of one device (`tests/dgcl/grid/`).
+The depth of a vertex is the coordinate k of its owner in the grid; each depth is one bit of a vertex's mask. In the
+same pass over the edges it counts those of each (part, depth).
+
+Called by `needs`, if the depth is above 1. Free to change while masks and counts are those of brute force over edges,
+also with more than 64 depths, in several words (`tests/dgcl/grid/test_items.py`).
 """
 
 from typing import Any

@@ -1,12 +1,13 @@
-"""The three numbers of a grid, and which rank is where in it.
+"""A grid of ranks, parts x depth x slices: which rank has which place, and which grids are legal.
 
 >>> Grid(2, 1, 4).size
 8
 >>> [str(grid) for grid in legal_grids(4)]
 ['1,1,4', '1,2,2', '1,4,1', '2,1,2', '2,2,1', '4,1,1']
 
-Called by this folder, `dgcl/prepare/` and 3 more folders. Free to change while sums are those of one device
-(`tests/dgcl/grid/test_aggregation.py` and `tests/dgcl/grid/test_items.py`).
+Called by `needs`, `items`, `dgcl/prepare/shares`, `dgcl/communicator`, `dgcl/advisor/spelling` and others. Free to
+change while rank = (part * depth + k) * slices + s, and all grids of a number of ranks are found
+(`tests/dgcl/grid/test_items.py`).
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,11 @@
-"""The edges that each rank of a grid sums.
+"""Selects the edges that a rank of a grid sums.
 
-Rank (r, k, s) sums the edges into the vertices of part r from those at depth k, whatever its slice: sources are its own
-items of slice s and its halo items, heads its own items of slice s and those to which it contributes.
+Rank (r, k, s) sums the edges into the vertices of part r from those at depth k, whatever its slice s: sources are its
+own items (slices of rows) of slice s and its halo items, heads its own items of slice s and those to which it
+contributes partial sums. With a depth of 1 that is each neighbourhood whole.
 
-Called by `grid_strategy`. Free to change while sums are those of one device (`tests/dgcl/grid/`).
+Called by `grid_strategy`. Free to change while all ranks' sums together are the dense product, and edge values are
+found at the places of the CSR's edges (`tests/dgcl/grid/test_aggregation.py`).
 """
 
 from dataclasses import replace

@@ -1,7 +1,11 @@
-"""The strategy of a grid: both exchanges of slices of rows planned, and each rank's edges laid out.
+"""The strategy of a grid: plans both of its exchanges of slices of rows, and lays out each rank's edges.
 
-Called by `dgcl/advisor/spelling` and `dgcl/options`. Free to change while sums are those of one device
-(`tests/dgcl/grid/test_slices.py`).
+The two are the expand of sources and the fold of partial sums; slices are planned with their own row size. With a
+depth of 1 those of whole slices (``comm.slices``, ``comm.rows``) are planned as well, where they are others.
+
+Called by `dgcl/advisor/spelling` and `dgcl/options`. Free to change while aggregations equal the dense product
+(`tests/dgcl/grid/test_aggregation.py`), slices go and come back (`tests/dgcl/grid/test_slices.py`), and plans come from
+the cache (`tests/dgcl/grid/test_layers.py`).
 """
 
 import functools

@@ -1,13 +1,13 @@
-"""Slices of rows as items: who owns and who wants each in both exchanges of an aggregation on a grid.
+"""Finds who owns and who wants each slice of a row in both exchanges of an aggregation on a grid.
 
-Item ``v * slices + s`` is slice s of the row of vertex v, so that a rank's whole rows, seen as so many times more
-narrower ones, are its items. With (r, k, s) the place of a rank, and r(v), k(v) those of v's owner::
+Item ``v * slices + s`` is slice s of the row of vertex v. With (r, k, s) the part, depth and slice of a rank, and r(v),
+k(v) those of v's owner::
 
     expand  item (u, s) goes to every (r, k(u), s) whose part r reads u
     fold    item (v, s) is summed from every (r(v), k, s) that has an edge into v from depth k
 
-Called by `grid_strategy` and `dgcl/advisor/counts`. Free to change while
-`tests/dgcl/grid/test_items.py` passes.
+Called by `grid_strategy` and `dgcl/advisor/counts`. Free to change while relations equal brute force over edges and
+slices, and the closed formula where all is needed (`tests/dgcl/grid/test_items.py`).
 """
 
 from dataclasses import dataclass

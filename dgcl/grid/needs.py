@@ -1,10 +1,10 @@
-"""Finds which parts read each vertex and from which depths it is summed: all that a grid's exchanges depend on.
+"""Finds which parts of a grid read each vertex, and from which depths it is summed.
 
-Both are masks over parts, or over depths, one for each vertex, found by a pass over the edges each; those of the
-slices are the same. So nothing here grows with the number of slices.
+Both are bit masks, over parts or over depths, one for each vertex: all that a grid's exchanges depend on. A pass over
+the edges finds each. They are the same for every slice, so nothing here grows with the number of slices.
 
-Called by this folder and `dgcl/advisor/`. Free to change while sums are those of one device
-(`tests/dgcl/grid/test_aggregation.py` and `tests/dgcl/grid/test_items.py`).
+Called by `grid_strategy`, `items` and `dgcl/advisor/counts`. Free to change while masks and edge counts are those of
+brute force over edges (`tests/dgcl/grid/test_items.py`).
 """
 
 from dataclasses import dataclass, replace

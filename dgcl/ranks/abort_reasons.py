@@ -1,13 +1,12 @@
-"""Why ranks have left the control group, written down for those who only see connections break.
+"""Writes down why a rank has left the job, for ranks that only see its connections break.
 
 A broken connection names its other end, which may have left only because of a third rank. So a rank that leaves first
-writes down whose fault it was, in the store that the ranks met by, and then closes its connections: who sees them
-closed finds the reason. A rank that died has written none, which tells the same.
+writes whose fault it was into the store that the ranks met by, and then closes its connections. A rank that died has
+written nothing. The store may have died with the rank that keeps it: nothing here waits longer than half a second.
 
-The store may have died with the rank that keeps it, so nothing here waits longer than half a second.
-
-Called by `group_control` and `object_messages`. Free to change while all ranks agree, and one that fails is
-named by the others in time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_rendezvous.py`).
+Called by `group_control` and `object_messages`. Free to change while others read what a rank of their group wrote, and
+a store that is gone is reported and not waited for (`tests/dgcl/ranks/test_control.py`). In a row of ranks that wait
+for each other the last is named (`tests/dgcl/ranks/test_rendezvous.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Answers that rank 0 has for every rank, or the error that it met.
+"""Runs a function on rank 0, and gives each rank its entry of the result, or the error.
 
-Called by `dgcl/`, `dgcl/calibration/` and 3 more folders. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/`).
+Errors arrive on the other ranks as TypeError, ValueError, MemoryError, OSError or RuntimeError, with "(on rank 0)"
+behind the text: no other kind is sure to be unpickled there. Meanwhile ranks that die are noticed.
+
+Called by `dgcl/build`, `dgcl/cli/bench`, `dgcl/prepare/local_edges`, `dgcl/calibration/timing` and
+`dgcl/offload/arranging`. Free to change while a mistake on rank 0 is raised on all ranks and no other waits for ever
+(`tests/dgcl/test_build.py`).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,10 @@
 """Finds which socket of Gloo leads to which rank, and keeps child processes from inheriting it.
 
-A peer hears that a rank has died when its sockets are closed. Gloo's sockets are inherited by forks, data loaders for
-instance, and by programs that a rank starts, so the peer would hear of it when the last of these has ended. Here they
-are marked to be closed where another program is started, and replaced by /dev/null in forks.
+A peer hears that a rank has died when its sockets close, but forks (data loaders) and programs that a rank starts
+inherit them and keep them open. So they are marked to be closed in other programs, and replaced by /dev/null in forks.
 
-Gloo does not report its sockets. So each rank lists the connections that it has more of than before the group was made,
-and takes for the group's those of which the other end is on another rank's list.
-Called by this folder and `dgcl/transport/collective/`. Free to change while all ranks agree, and one that
-fails is named by the others in time (`tests/dgcl/ranks/test_watch.py`).
+Called by `group_control`, `watch` and `dgcl/transport/collective/wires`. Free to change while children have none of the
+group's connections, and a break of any is noticed (`tests/dgcl/ranks/test_watch.py`).
 """
 
 import os
@@ -19,6 +16,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from dgcl.ranks.control import Control
+
+# Gloo does not report its sockets. So each rank lists the connections that it has more of than before the group was
+# made, and takes for the group's those of which the other end is on another rank's list.
 
 
 class Connection(NamedTuple):

@@ -1,10 +1,11 @@
-"""The control plane and the current communicator of a thread.
+"""Holds each thread's control plane and current communicator, and tells peers when the process ends.
 
-Ranks may be threads of one process, so this is thread-local. Operators do not ask here: autograd may run a
-backward in another thread, and carries the communicator's number with it.
+Ranks may be threads of one process, so this is thread-local. Operators do not ask here: autograd may run a backward in
+another thread, and carries the communicator's number with it. In a fork nothing is closed: its end is not the rank's.
 
-Called by `dgcl/`, this folder and 9 more folders. Free to change while all ranks agree, and one that fails
-is named by the others in time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_launcher.py`).
+Called by `dgcl/api`, `dgcl/communicator`, `dgcl/build`, `launcher`, `set_up` and others. Free to change while verbs use
+the communicator that this thread built last (`tests/dgcl/test_communicator.py`), and peers hear of a program that ends
+before its connections break (`tests/dgcl/ranks/test_set_up_faults.py`).
 """
 
 import atexit

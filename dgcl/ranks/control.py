@@ -1,11 +1,12 @@
-"""The control plane: how ranks exchange small Python objects and meet, outside the data path.
+"""The control plane: how ranks exchange small Python objects and wait for each other, outside the exchange of rows.
 
-Set-up, dispatch and collection of rows go through here, and small sums; rows inside a layer never do. One interface,
-three kinds of ranks: processes of a ``torch.distributed`` group (:mod:`dgcl.ranks.group_control`), threads of one
-process (:mod:`dgcl.ranks.thread_control`), and a single rank that needs neither.
+Set-up, dispatch and collection of rows go through it, and small sums; rows inside a layer never do. One interface,
+three kinds of ranks: processes of a ``torch.distributed`` group (`group_control`), threads of one process
+(`thread_control`), and a single rank that needs neither. Kinds differ in one method, ``_swap``.
 
-Called by this folder, `dgcl/transport/cuda/` and 10 more folders. Free to change while
-`tests/dgcl/ranks/test_control.py` passes.
+Called by `context`, `dgcl/communicator`, `dgcl/build`, `dgcl/transport/connect` and others. Free to change while all
+kinds give the same results and name ranks that have left (`tests/dgcl/ranks/test_control.py`), and different calls of
+ranks are an error on all (`tests/dgcl/faults/test_odd_rank.py`).
 """
 
 import math

@@ -1,7 +1,11 @@
-"""A deadline for calls that take none.
+"""Gives a deadline to calls that have none, by running them in a thread.
 
-Called by 4 modules of this folder. Free to change while all ranks agree, and one that fails is named by the
-others in time (`tests/dgcl/ranks/test_control.py`).
+A thread whose time is over goes on by itself, and must not be inside torch when the interpreter ends: `context` waits
+for threads whose names begin with "dgcl".
+
+Called by `rendezvous`, `gloo_groups`, `abort_reasons` and `device_sums`. Free to change while the caller gets the
+result, the error, or a TimeoutError in time (`tests/dgcl/ranks/test_control.py`), and no process aborts at exit
+(`tests/dgcl/test_exit.py`).
 """
 
 import threading

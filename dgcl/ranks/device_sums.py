@@ -1,11 +1,10 @@
-"""Sums of tensors on GPUs from device to device, by NCCL, in the same order as through the hosts.
+"""Sums tensors on GPUs over ranks by NCCL, from device to device, with the bits of `rank_sums`.
 
 NCCL's own all-reduce adds in an order that depends on its version and on the machine. Here it only moves slices (all to
-all) and sums (all-gather), and each rank adds its slice in rank order; so the bits are those of
-:mod:`dgcl.ranks.rank_sums`.
+all) and sums (all-gather), and each rank adds its slice in rank order.
 
-Called by `rank_sums` and `dgcl/transport/connect`. Free to change while `tests/dgcl/ranks/test_sums.py`
-passes.
+Called by `rank_sums` and `dgcl/transport/connect`. Free to change while the order is that of ranks, sums go through the
+hosts where NCCL does not work, and a rank that is lost or late is an error on all (`tests/dgcl/ranks/test_sums.py`).
 """
 
 import logging

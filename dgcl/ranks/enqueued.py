@@ -1,7 +1,11 @@
-"""Keeps deadlines of collectives on a device, which a host enqueues and does not wait for.
+"""Watches the deadlines of collectives on a device, which a host enqueues and does not wait for.
 
-Called by `device_sums` and `dgcl/transport/collective/agreement`. Free to change while all ranks agree, and
-one that fails is named by the others in time (`tests/dgcl/ranks/test_sums.py`).
+A thread looks at the first that has not ended; each has the timeout from the end of the one before it. Closing waits
+for all of them.
+
+Called by `device_sums` and `dgcl/transport/collective/agreement`. Free to change while one that does not end in time
+fails, and a rank that died is named although no host waits (`tests/dgcl/transport/collective/test_device_backend.py`,
+`tests/dgcl/ranks/test_sums.py`).
 """
 
 import atexit

@@ -1,7 +1,11 @@
-"""Which rank this process is, by the environment variables of what started it: torchrun, Slurm, Open MPI, or PMI.
+"""Reads which rank this process is from the variables of torchrun, Slurm, Open MPI or PMI.
 
-Called by `dgcl/cli/`, `dgcl/` and 2 more folders. Free to change while all ranks agree, and one that fails
-is named by the others in time (`tests/dgcl/ranks/test_environment.py`).
+Only torchrun's are meant for torch. Others are a guess, which ``DGCL_LAUNCHER=none`` or ``dgcl.init(launcher=None)``
+turns off. The order of launchers matters: ``mpirun`` in a Slurm job starts its helpers as a step of Slurm.
+
+Called by `gloo_groups`, `dgcl/api`, `dgcl/cli/jobs` and `dgcl/transport/cuda/gpu`. Free to change while the variables
+of each launcher give the same rank, size and address, and contradictions are refused
+(`tests/dgcl/ranks/test_environment.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What the C library does with memory that the whole process has freed: returns it to the system, or keeps it.
+"""Sets whether the C library keeps memory that the process has freed, or returns it to the system.
 
-By switches of glibc's ``mallopt``; with another C library nothing happens.
+Keeping it saves the kernel's clearing of new pages; returning it matters where memory is short (Offload), so the two do
+not go together. The switches are glibc's ``mallopt``; with another C library nothing happens.
 
-Called by `launcher`, `dgcl/api` and `dgcl/offload/offload`. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/test_freed_memory.py`).
+Called by `launcher`, `dgcl/api` and `dgcl/offload/offload`. Free to change while with ``keep_memory=True`` a block that
+is freed and allocated again takes no new pages, in threads and in processes (`tests/dgcl/ranks/test_freed_memory.py`).
 """
 
 import ctypes

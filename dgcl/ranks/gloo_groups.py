@@ -1,12 +1,11 @@
-"""Gloo groups of our own, of the ranks of a group of the user's.
+"""Makes Gloo groups, apart from torch's list of groups, from the ranks of a group of the user's.
 
-``torch.distributed.new_group`` with ``use_local_synchronization``, which a part of the ranks needs, names a group by
-how many groups a process is in at that moment. Members that are in different numbers of others never meet, and a group
-that is made after another was destroyed gets the name of that one, and its addresses. The same holds for groups of all
-ranks once one attempt to make such a group has failed on some.
+``torch.distributed.new_group`` will not do: it names a group of some ranks by how many groups a process is in, so
+members in different numbers of others never meet, and a name may come again with the old addresses. Here a group's name
+is the number of a `rendezvous` of its ranks, and it ends when nothing refers to it.
 
-Called by this folder, `dgcl/` and `dgcl/nn/`. Free to change while `tests/dgcl/ranks/test_rendezvous.py`
-passes.
+Called by `group_control`, `launcher`, `dgcl/api` and `dgcl/nn/gradients`. Free to change while groups of other ranks do
+not mix, and ranks whose attempt failed can meet again (`tests/dgcl/ranks/test_rendezvous.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +28,11 @@ from dgcl.topology.checks import shown
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
+
+# ``new_group`` with ``use_local_synchronization``, which a part of the ranks needs, names a group by how many groups a
+# process is in at that moment. Members that are in different numbers of others never meet, and a group that is made
+# after another was destroyed gets the name of that one, and its addresses. The same holds for groups of all ranks once
+# one attempt to make such a group has failed on some.
 
 T = TypeVar("T")
 

@@ -1,7 +1,11 @@
 """The control plane of ranks that are the processes of a ``torch.distributed`` process group.
 
-Called by this folder, `dgcl/` and 5 more folders. Free to change while all ranks agree, and one that fails
-is named by the others in time (`tests/dgcl/ranks/test_rendezvous.py` and `tests/dgcl/ranks/test_sums.py`).
+It makes a Gloo group of its own with the same ranks: the user's may have any backend, and never carries our messages.
+After a rank was lost it is closed for good; ``anew`` makes another.
+
+Called by `launcher`, `device_sums`, `dgcl/api`, `dgcl/nn/gradients`, `dgcl/transport/connect` and others. Free to
+change while results are those of `thread_control` (`tests/dgcl/ranks/test_control.py`), and a rank that dies, stops or
+leaves is named by every other in time (`tests/dgcl/ranks/test_watch.py`).
 """
 
 from __future__ import annotations

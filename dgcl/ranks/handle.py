@@ -1,10 +1,10 @@
-"""A base class for objects that are bound to this process and cannot be copied or saved.
+"""A base class of objects bound to one process: a copy is the object itself, and pickling raises.
 
-Models hold communicators (``dgcl.nn.BatchNorm(width, comm=comm)``), and programs copy and save models. A copy that
-shared the original's open files would close them when it is deleted.
+Models hold communicators (``dgcl.nn.BatchNorm(width, comm=comm)``), and programs copy and save models. A real copy
+would share the original's open files, and close them when it is deleted.
 
-Called by `dgcl/communicator` and `dgcl/offload/offload`. Free to change while all ranks agree, and one that
-fails is named by the others in time (`tests/dgcl/ranks/`).
+Called by `dgcl/communicator` and `dgcl/offload/offload`. Free to change while a model is copied with its communicator
+shared, and the error of pickling one says to save the model's state (`tests/dgcl/nn/test_copies_of_models.py`).
 """
 
 from typing import Any, NoReturn, Self

@@ -1,7 +1,11 @@
-"""``dgcl.launch``: run a function on several ranks of this host, as threads or as processes.
+"""``dgcl.launch``: runs a function on several ranks of this host, as threads or as new processes.
 
-Called by users and `dgcl/cli/bench`. Free to change while all ranks agree, and one that fails is named by
-the others in time (`tests/dgcl/ranks/test_launcher.py`).
+Threads start quickly, share arguments and do not run Python in parallel; processes get copies, and their function must
+be importable. Each rank is initialised, and closes its communicators when it returns or raises.
+
+Called by users and `dgcl/cli/bench`. Free to change while results come in rank order, the first rank's own error is
+raised rather than what followed from it, an interrupt stops all, and no process outlives its caller
+(`tests/dgcl/ranks/test_launcher.py`).
 """
 
 import multiprocessing

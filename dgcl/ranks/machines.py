@@ -1,13 +1,13 @@
-"""The machines of a job as one topology: what ``topology="auto"`` means.
+"""Finds the machines of a job and joins them into one topology: what ``topology="auto"`` means.
 
-One rank of every machine describes it, and all ranks join the descriptions. For ranks on CPUs these are the speeds at
-which the host copies memory, measured, and its network ports: those that ``GLOO_SOCKET_IFNAME`` names, which may differ
-between ranks of one host, or else its fastest. For ranks on GPUs it is what NVML and the kernel report
-(:mod:`dgcl.topology.detect`), by the UUID of each rank's GPU, so that the renumbering of ``CUDA_VISIBLE_DEVICES`` and
-of containers changes nothing.
+One rank of every machine describes it, and all ranks join the descriptions. For ranks on CPUs: measured speeds of
+memory copies, and network ports (that of ``GLOO_SOCKET_IFNAME``, else the fastest). For ranks on GPUs: what NVML and
+the kernel report, by the UUID of each rank's GPU, so that renumbering (``CUDA_VISIBLE_DEVICES``, containers) changes
+nothing.
 
-Called by `dgcl/`, `dgcl/advisor/` and 5 more folders. Free to change while all ranks agree, and one that
-fails is named by the others in time (`tests/dgcl/ranks/test_machines.py`).
+Called by `dgcl/build`, `dgcl/local_build`, `dgcl/prepare/shares`, `dgcl/advisor/choice`, `dgcl/calibration/run` and
+others. Free to change while every rank gets the same topology, with device r for rank r, and what cannot be described
+is an error on all (`tests/dgcl/ranks/test_machines.py`).
 """
 
 import logging

@@ -1,7 +1,10 @@
-"""A test of which ranks share memory: each tries to open a piece of the others'.
+"""Finds which ranks share memory: each tries to open a memory file of every other.
 
-Called by `machines`. Free to change while all ranks agree, and one that fails is named by the others in
-time (`tests/dgcl/ranks/test_reach.py`).
+Names of hosts prove nothing: containers on one host may share memory or not. A file counts only if it holds the token
+that its rank put there, and only pairs that open each other's.
+
+Called by `machines`. Free to change while ranks are together that open each other's memory, also by way of a third, and
+a file with another content does not count (`tests/dgcl/ranks/test_reach.py`).
 """
 
 import os

@@ -1,13 +1,12 @@
 """Sends Python objects between the ranks of a Gloo group, directly from each to each.
 
-The object collectives of ``torch.distributed`` pass messages around a ring: when a rank dies, its two neighbours hear
-of it, and everybody else waits for the group's timeout, half an hour by default. Here a rank waits on the connection
-to the very rank that it wants something from, which breaks at once, so all hear of it and know whose it was. Whoever
-has heard closes its own connections, so that ranks that wait for *it* hear in turn; they find why in its abort reason.
+The object collectives of ``torch.distributed`` pass messages round a ring: when a rank dies, its neighbours hear of it,
+and all others wait for the timeout. Here a rank waits on the connection to the very rank that it needs, which breaks at
+once; whoever has heard closes its own, so that all hear in turn, and find why in the `abort_reasons`. Objects are
+pickled; nothing is unpickled that did not come over a connection of this group.
 
-Objects are pickled; nothing is unpickled that did not come over a connection of this group.
-Called by `group_control`. Free to change while all ranks agree, and one that fails is named by the others
-in time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_rendezvous.py`).
+Called by `group_control`. Free to change while values arrive (`tests/dgcl/ranks/test_control.py`), and the rank that
+died, and not one that waits for it, is named by all in time (`tests/dgcl/ranks/test_watch.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Processes of this machine: whether another rank's still lives.
+"""Tells whether the process of another rank of this machine still lives, from ``/proc``.
 
-Called by `rendezvous`, `dgcl/transport/common/peers` and `dgcl/transport/cuda/peer_memory`. Free to change
-while all ranks agree, and one that fails is named by the others in time
-(`tests/dgcl/ranks/test_rendezvous.py`).
+A process is known by the machine's start, its namespace of process ids and its id; of another machine or namespace
+nothing is known, and it counts as alive. One that the kernel is ending counts as dead, before its connections close.
+
+Called by `rendezvous` and `dgcl/transport/common/peers`. Free to change while a rank that came and died is named at
+once (`tests/dgcl/ranks/test_rendezvous.py`).
 """
 
 import os

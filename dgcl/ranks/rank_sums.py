@@ -1,12 +1,12 @@
-"""Sums of tensors over ranks, with the same bits on every rank and in every run.
+"""Sums tensors over ranks, with the same bits on every rank and in every run.
 
-An element is always added in rank order, whoever does it. Small tensors go from every rank to every rank, and each adds
-them all: one round of messages. Of larger ones every rank adds one slice (a reduce-scatter), and then the sums go round
-(an all-gather): of W bytes a rank receives 2 (P - 1) / P W, where the direct way would bring it (P - 1) W. Between GPUs
-that NCCL connects all go from device to device, and no host waits for that (:mod:`dgcl.ranks.device_sums`).
+An element is always added in rank order. Small tensors go from every rank to every rank, and each adds them all. Of
+larger ones every rank adds one slice (a reduce-scatter), and then the sums go round (an all-gather): of W bytes each of
+P ranks receives 2 (P - 1) / P W, not (P - 1) W. Between GPUs that NCCL connects all go from device to device
+(`device_sums`), and no host waits for that.
 
-Called by `dgcl/autograd/operators` and `dgcl/nn/gradients`. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/test_sums.py`).
+Called by `dgcl/autograd/operators` and `dgcl/nn/gradients`. Free to change while that order and those bytes hold, and
+different shapes are an error on every rank (`tests/dgcl/ranks/test_sums.py`).
 """
 
 from itertools import pairwise

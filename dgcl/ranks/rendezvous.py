@@ -1,8 +1,11 @@
-"""The rendezvous of ranks in a key-value store, before they connect: rounds, each of one live attempt of every rank.
+"""The rendezvous of ranks in a key-value store, before they connect: rounds of one live attempt of every rank.
 
-Ranks may start, fail and try again at different times. The ranks of a round join it and wait until all have joined. A
-rank that died after publishing its token is reported here, by its number, and not by a connection that is never made.
-Called by :mod:`dgcl.ranks.gloo_groups`; guarded by tests/dgcl/ranks/test_rendezvous.py.
+Ranks may start, fail and try again at different times. The ranks of a round wait until all have joined it. A rank that
+died after publishing its token is reported here, by its number, and not by a connection that is never made.
+
+Called by `gloo_groups`, `group_control` and `abort_reasons`. Free to change while, whatever the order of starts and
+failures, all ranks of a round have met the same attempts, and who does not come is named
+(`tests/dgcl/ranks/test_rendezvous.py`).
 """
 
 from __future__ import annotations

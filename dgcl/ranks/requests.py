@@ -1,9 +1,11 @@
-"""Rows that ranks ask each other for by number, anew in each call: numbers go out, rows come back.
+"""Lets each rank ask others for rows by number, with other numbers in each call.
 
-Through the control plane: one exchange of numbers when requests are made, one of rows each way they travel.
+It goes through the control plane: one exchange of numbers when requests are made, and one of rows each time that they
+travel, as answers or back (gradients). Numbers may repeat and be in any order.
 
-Called by `dgcl/autograd/fetch`, `dgcl/communicator` and `dgcl/nn/shared_nodes`. Free to change while all
-ranks agree, and one that fails is named by the others in time (`tests/dgcl/ranks/`).
+Called by `dgcl/autograd/fetch`, `dgcl/communicator` and `dgcl/nn/shared_nodes`. Free to change while rows come in the
+order of the numbers asked for, with their bits, and gradients return to their owners
+(`tests/dgcl/autograd/test_fetch.py`).
 """
 
 from itertools import pairwise

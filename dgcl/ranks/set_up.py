@@ -1,9 +1,12 @@
-"""Frames of collective calls of set-up, and of their steps.
+"""Wraps collective calls of set-up, and steps of them, so that a rank that stops is reported to the others.
 
-Ctrl-C is reported to the other ranks, and a rank that dies is noticed at once.
+``set_up_call`` decorates a call: Ctrl-C is told to the other ranks, and the call is interrupted where another rank
+dies. ``leaving`` is put around steps: errors that not all ranks raise are told. ValueError and CommError are not: all
+raise them.
 
-Called by `dgcl/`, `dgcl/aggregation/` and 6 more folders. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/`).
+Called by `dgcl/build`, `dgcl/local_build`, `dgcl/transport/connect`, `dgcl/prepare/neighbor_lists` and others. Free to
+change while an interrupt in set-up is told to all (`tests/dgcl/ranks/test_set_up_faults.py`), and a death is noticed
+while rank 0 partitions (`tests/dgcl/ranks/test_watch.py`).
 """
 
 import functools

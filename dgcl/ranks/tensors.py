@@ -1,7 +1,10 @@
-"""Tensor arguments: whether they are tensors, traced by a compiler or torch.func, or of which communicator.
+"""Checks tensor arguments, and has decorators for functions that torch.compile or torch.func must not trace.
 
-Called by `dgcl/nn/`, `dgcl/distributed/` and 8 more folders. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/`).
+``mark_of`` differs between communicators, so that a checkpointed layer that is recomputed on another one raises.
+
+Called by `dgcl/communicator`, `dgcl/nn/layer_arguments`, `dgcl/aggregation/aggregator`, `dgcl/autograd/operators` and
+others. Free to change while an argument that is no tensor is refused by name (`tests/dgcl/test_messages.py`), ``vmap``
+is refused (`tests/dgcl/autograd/test_operators.py`), and so is a layer of another wiring (`tests/dgcl/test_rewire.py`).
 """
 
 import functools

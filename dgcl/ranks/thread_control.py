@@ -1,7 +1,11 @@
 """The control plane of ranks that are threads of one process; values are passed by reference.
 
-Called by `launcher`. Free to change while all ranks agree, and one that fails is named by the others in
-time (`tests/dgcl/ranks/test_control.py` and `tests/dgcl/ranks/test_machines.py`).
+A receiver must not change what it gets: the sender and other ranks have the same object. Threads meet under one lock; a
+round is complete when all have given a value for the same call.
+
+Called by `launcher` and `dgcl/transport/cuda/__init__`. Free to change while rounds keep their values apart, however
+hurried or slow a thread is, and a thread that left or is late is named by the others
+(`tests/dgcl/ranks/test_control.py`).
 """
 
 import threading

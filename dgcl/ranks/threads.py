@@ -1,11 +1,10 @@
-"""The number of torch threads that a rank should use.
+"""Chooses how many torch threads a rank should use: its share of the host's cores.
 
-Every rank runs its tensor operations with threads of its own. Where all ranks of a host together have more threads
-than there are cores, the threads wait for each other: four ranks with two threads each on two cores took 30 times as
-long as with one each.
+Where the ranks of a host together have more threads than there are cores, threads wait for each other: four ranks with
+two threads each on two cores took 30 times as long as with one each. What the user has set is never exceeded.
 
-Called by `launcher`, `dgcl/api` and `dgcl/calibration/run`. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/test_launcher.py`).
+Called by `launcher`, `dgcl/api` and `dgcl/calibration/run`. Free to change while launched ranks share the cores, the
+caller's number of threads is restored, and too many are logged (`tests/dgcl/ranks/test_launcher.py`).
 """
 
 import logging

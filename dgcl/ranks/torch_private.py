@@ -1,13 +1,12 @@
 """The private names of torch in use, tried with torch 2.4 and 2.13. A public name takes the place of any that gets one.
 
 What changes or belongs to torch's own objects is read where it is needed: ``forward_ad._current_level`` (forward-mode
-derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices),
-``._start_coalescing``, ``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema``
-(rows of an offload), ``Tensor._backward_hooks`` (layers computed again), ``Tensor._indices`` (sparse graphs),
-``_saved_indices`` and ``_saved_self_sym_sizes`` of a step of autograd (rows that a loss takes).
-
-Called by `dgcl/rows/`, `dgcl/offload/` and 6 more folders. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/test_torch_private.py`).
+derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices), ``._start_coalescing``,
+``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload),
+``Tensor._backward_hooks`` (layers computed again), ``Tensor._indices`` (sparse graphs), ``_saved_indices`` and
+``_saved_self_sym_sizes`` of a step of autograd (rows that a loss takes). Called by `context`, `dgcl/rows/tensor`,
+`dgcl/autograd/operators`, `dgcl/offload/chunked_rows`, `dgcl/nn/losses` and others. Free to change while no other
+module has private names, and torch has these (`tests/dgcl/test_torch_private.py`).
 """
 
 import sys

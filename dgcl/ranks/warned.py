@@ -1,7 +1,7 @@
-"""Warnings of numbers that are not those of one device, on rank 0, each once.
+"""Warns on rank 0, each text once for a communicator, that numbers are not those of one device.
 
-Called by `dgcl/nn/inexact`. Free to change while all ranks agree, and one that fails is named by the others
-in time (`tests/dgcl/ranks/`).
+Called by `dgcl/nn/inexact`. Free to change while rank 0 gives one ``dgcl.InexactWarning`` for a finding, and other
+ranks none (`tests/dgcl/nn/test_inexact.py`).
 """
 
 import warnings

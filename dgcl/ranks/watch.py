@@ -1,12 +1,12 @@
 """A failure detector for set-up: it notices that any rank has gone, also one that nobody is waiting for.
 
-In set-up a rank waits on the connection to the rank that it wants something from, and would not notice the death of a
-third rank, while rank 0 partitions for instance. So a thread watches the connections to all ranks, whose other ends the
-system closes with the process. It also writes down for whom this rank has been waiting for long, so that ranks that
-wait for each other in a row find the one at its end.
+In set-up a rank waits on the connection to the rank that it needs something from, and would not notice the death of a
+third, for instance while rank 0 partitions. So a thread watches the connections to all ranks, which the system closes
+with their processes. It also writes down for whom this rank has been waiting for long, so that in a row of ranks that
+wait for each other the one at its end is found.
 
-Called by `group_control`. Free to change while all ranks agree, and one that fails is named by the others
-in time (`tests/dgcl/ranks/test_watch.py`).
+Called by `group_control`. Free to change while a death is noticed during long work on rank 0, who is late is named and
+not who waits for it, and no call outside the watch is interrupted (`tests/dgcl/ranks/test_watch.py`).
 """
 
 import ctypes

@@ -1,7 +1,11 @@
-"""Rows of the whole graph to their owners and back, through the control plane.
+"""Hands out rows of the whole graph to their owners and collects them; agrees on problems and settings of ranks.
 
-Called by `dgcl/offload/`, `dgcl/prepare/` and 5 more folders. Free to change while all ranks agree, and one
-that fails is named by the others in time (`tests/dgcl/ranks/`).
+All goes through the control plane. ``agree`` raises on every rank if one has a problem; ``require_same`` raises where
+ranks have different settings. Rows may be given on rank 0 alone, or on all ranks if they are equal (a checksum tells).
+
+Called by `dgcl/communicator`, `dgcl/build`, `dgcl/offload/offload`, `dgcl/prepare/part_files`,
+`dgcl/distributed/dispatch` and others. Free to change while owners get their rows, collected rows are in global order,
+and a mistake of one rank is an error on all (`tests/dgcl/test_communicator.py`).
 """
 
 import os
