@@ -1,6 +1,7 @@
-"""``python -m dgcl`` is the ``dgcl`` command.
+"""``python -m dgcl``: runs the ``dgcl`` command of :mod:`dgcl.cli` and exits with its status.
 
-Called by users. Free to change while the public names and errors stay (`tests/dgcl/`).
+Run by users, and by `dgcl/cli/warmup`, which starts one such process for each part that it compiles. Free to change
+while exit status and messages are those of the command, and little is imported (`tests/dgcl/cli/test_process.py`).
 """
 
 import sys

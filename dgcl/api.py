@@ -1,6 +1,10 @@
-"""The functions of the user's program, on the current communicator of this thread.
+"""Public functions that act on this thread's communicator, such as ``dgcl.fetch`` and ``dgcl.graph_allgather``.
 
-Called by users. Free to change while the public names and errors stay (`tests/dgcl/`).
+Those on rows also take a communicator; without one they use what this thread built last. ``init`` imports here what
+later calls need, so that no peer waits for a rank's imports.
+Called by users, through `dgcl/__init__`. Free to change while functions use the communicator built last in their thread
+and name what to call first (`tests/dgcl/test_communicator.py`), mistakes have their messages
+(`tests/dgcl/test_messages.py`), and ``init`` reads launchers' variables (`tests/dgcl/ranks/test_environment.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""``build_comm_info``: from a graph to a communicator on every rank.
+"""Builds communicators on all ranks: from rank 0's graph (``build_comm_info``), or from files (``load_comm_info``).
 
 Rank 0 has the graph, partitions and plans (:func:`dgcl.prepare.shares.prepare_inputs`). Every rank gets its edges and
 items, makes its share, and all connect to each other.
-
-Called by users, `api`, `local_build` and `dgcl/distributed/dispatch`. Free to change while the public names
-and errors stay (`tests/dgcl/test_build.py`).
+Called by users, `api`, `local_build` and `dgcl/distributed/dispatch`. Free to change while planned bytes are what is
+moved, and mistakes on one rank are raised on all (`tests/dgcl/test_build.py`); what files give is what rank 0 would
+give (`tests/dgcl/prepare/test_part_files.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""The communicator: what a rank holds after :func:`dgcl.build_comm_info`.
+"""A rank's communicator over one partitioned graph: its rows' numbers, its exchanges, and the calls on them.
 
-Called by users, `dgcl/nn/`, `dgcl/offload/` and 6 more folders. Free to change while the public names and
-errors stay (`tests/dgcl/test_communicator.py`).
+Rows are numbered locally: owned ones first, then the halo, the other ranks' vertices that this rank's edges read.
+Called by users, `api`, `build`, `dgcl/nn/convolutions`, `dgcl/rows/view`, `dgcl/offload/offload` and others. Free to
+change while ids and sizes are the partition's, dispatched rows come back by ``collect``, a mistake of one rank is an
+error on all, and after ``close`` nothing stays mapped (`tests/dgcl/test_communicator.py`; other edges by ``rewire``:
+`tests/dgcl/test_rewire.py`).
 """
 
 from __future__ import annotations

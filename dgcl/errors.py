@@ -1,12 +1,11 @@
-"""Errors over what other ranks did.
+"""Errors of calls that other ranks made fail: gone, late, or in another call; and a warning of inexact results.
 
-Mistakes of the caller are ``ValueError`` and ``TypeError``. Everything here is about peers: one of them is gone, late,
-or makes another call than this rank. After a :class:`CommError` the communicator is *poisoned*: every later call on it
-raises, and its buffers are never used again; close it and build a new one.
-
-Called by users, `dgcl/ranks/`, `dgcl/transport/cuda/` and 8 more folders. Free to change while the public
-names and errors stay (`tests/dgcl/aggregation/test_failures.py` and
-`tests/dgcl/aggregation/test_windows.py`).
+Mistakes of the caller are ``ValueError`` and ``TypeError``. After a :class:`CommError` the communicator is *poisoned*:
+every later call on it raises, and its buffers are never used again; close it and build a new one.
+Called by users, `communicator`, `dgcl/ranks/control`, `dgcl/transport/base`, `dgcl/transport/common/control_page` and
+others. Free to change while an error has the same class on a peer that reads it, by its place in ``ERROR_CODES``
+(`tests/dgcl/transport/common/test_control_page.py`), and each kind of fault has its class
+(`tests/dgcl/test_faults.py`).
 """
 
 

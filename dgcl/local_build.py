@@ -1,6 +1,8 @@
-"""``build_from_local``: a communicator of a graph of which each rank has its own part, and nobody the rest.
+"""``build_from_local``: builds a communicator where each rank gives its own vertices and in-edges, and none has all.
 
-Called by users and `dgcl/nn/shared_nodes`. Free to change while the public names and errors stay
+Owned rows keep the order of ``owned_ids``. What needs the whole graph (METIS, grids, some covers) is not available.
+Called by users and `dgcl/nn/shared_nodes`. Free to change while results are those of one device for every strategy and
+order of ids, and ids without one owner, or a failure of one rank, raise on every rank
 (`tests/dgcl/test_local_build.py`).
 """
 

@@ -1,9 +1,8 @@
-"""Options of :func:`dgcl.build_comm_info`: partitioning as a group, and all of them checked and settled.
+"""Checks the options of ``build_comm_info`` together, and makes the strategy's text the object that arranges edges.
 
-:class:`~dgcl.planner.PlanOptions`, for planning, is the other group.
-
-Called by users and `build`. Free to change while the public names and errors stay
-(`tests/dgcl/test_options.py`).
+:class:`PartitionOptions` is one group of options; :class:`~dgcl.planner.PlanOptions`, for planning, is the other.
+Called by users and `build`. Free to change while an option that cannot be is refused with its name and what was given,
+on every rank, whichever rank gave it (`tests/dgcl/test_options.py`).
 """
 
 from dataclasses import dataclass

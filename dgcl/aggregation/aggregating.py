@@ -1,7 +1,10 @@
-"""The interface of a communicator that aggregations need.
+"""The protocol of a communicator as aggregations see it, so that they need not import the communicator.
 
-Called by this folder and `dgcl/`. Free to change while sums over edges are those of the dense product
-(`tests/dgcl/aggregation/test_aggregator.py`).
+It lists what sums need: this rank's edges, its exchanges, the transport that moves rows, and the grid.
+:class:`dgcl.communicator.Communicator` implements it.
+Called by `aggregator`, `contribution_exchange`, `extremes` and `dgcl/communicator`. Free to change while aggregations
+use no other attribute and the communicator has each (mypy, ``make types``), and this folder imports no communicator
+(`tests/test_architecture.py`).
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,13 @@
-"""``comm.aggregator()``: owned rows to sums over in-edges, differentiable, for any placement of edges.
+"""What ``comm.aggregator()`` returns: sums, means, maxima or minima over each owned vertex's in-edges, differentiable.
 
 >>> agg = comm.aggregator("mean")
 >>> y = agg(x)                                 # (num_owned, *F) -> (num_owned, *F); the exchanges are inside
 
-Called by users, `dgcl/nn/`, this folder and `dgcl/`. Free to change while sums over edges are those of the
-dense product (`tests/dgcl/aggregation/test_aggregator.py`).
+Aggregators of a communicator share one operation for each reduction and division into windows; learned weights make
+another in each call. Means divide rows before they are summed, so that no partial sum overflows in 16 bits.
+Called by users, `connect_aggregators`, `edge_sets`, `dgcl/nn/convolutions`, `dgcl/nn/stack` and others. Free to change
+while results and gradients are those of A @ x, A the dense matrix of all edges
+(`tests/dgcl/aggregation/test_windows.py`), and misuse is refused (`tests/dgcl/aggregation/test_aggregator.py`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Some of the edges of a graph as an operator on rows: sums at their heads, and back at their tails.
+"""Some edges of a graph as a linear operator on rows: sums at their heads and, transposed, at their tails.
 
 >>> block = Block(heads, tails, num_heads, num_tails)
->>> out = torch.zeros(num_heads, 64)
 >>> block.sum(x, out, add=True)                # out[h] += sum over edges t -> h of x[t]
 >>> block.transposed.sum(grad, grad_x)         # grad_x[t] = sum over edges t -> h of grad[h]
 
-On the CPU these are kernels of our own (:mod:`dgcl.kernels.edge_sums`), on other devices products of sparse matrices.
-Called by this folder and `dgcl/offload/`. Free to change while sums over edges are those of the dense
-product (`tests/dgcl/aggregation/test_block.py`).
+The CPU has kernels of ours (:mod:`dgcl.kernels.edge_sums`); other devices use :mod:`dgcl.aggregation.sparse`.
+Called by `aggregator`, `step_execution`, `windowed` and `dgcl/offload/chunk_graphs`. Free to change while sums and dot
+products both ways are those of a dense matrix, the same bits for any number of threads
+(`tests/dgcl/aggregation/test_block.py`).
 """
 
 from __future__ import annotations

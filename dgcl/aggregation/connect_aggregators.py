@@ -1,7 +1,10 @@
-"""Makes aggregators, together with the other ranks: all ask for the same, and know the windows of the halo.
+"""Makes an aggregator on all ranks together: compares what they ask for, and connects windows of the halo.
 
-Called by `dgcl/communicator`. Free to change while sums over edges are those of the dense product
-(`tests/dgcl/aggregation/test_failures.py` and `tests/dgcl/aggregation/test_windows.py`).
+A *window* is a part of the halo rows with an exchange of its own. Windows are added to the transport once for each
+number and way of division. What may fail on one rank alone comes before that, so that all can give up together.
+Called by `dgcl/communicator`. Free to change while differing requests and bad windows are refused on every rank
+(`tests/dgcl/aggregation/test_windows.py`, `tests/dgcl/aggregation/test_aggregator.py`), and after a failure of one rank
+a second try works (`tests/dgcl/aggregation/test_failures.py`).
 """
 
 import functools

@@ -1,9 +1,10 @@
-"""The exchange for maxima and minima: each rank's contribution to a row goes to the owner separately, not as a sum.
+"""The exchange that brings each rank's own maximum or minimum for a row to the row's owner, uncombined.
 
-A fold adds contributions on their way, which gives no maximum. The exchange (:mod:`dgcl.program.contribution_programs`)
-is added to a communicator's transport by its first maximum or minimum.
-
-Called by `aggregator` and `extremes`. Free to change while sums over edges are those of the dense product
+A fold, which brings partial sums to owners, adds them on their way; that gives no maximum. This exchange
+(:mod:`dgcl.program.contribution_programs`) is added to the transport, by all ranks together, for a communicator's first
+aggregator of maxima or minima, and only where several ranks may have in-edges of one row.
+Called by `aggregator` and `extremes`. Free to change while each contribution reaches the owner with the ids of its
+elements (`tests/dgcl/aggregation/test_extremes.py`), and a rank that cannot connect is named on all
 (`tests/dgcl/aggregation/test_failures.py`).
 """
 

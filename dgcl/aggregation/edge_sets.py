@@ -1,7 +1,10 @@
-"""Edge sets: the communicator and the exchange that an ``edge_index`` belongs to, and whether edges are of it.
+"""Remembers for an ``edge_index`` tensor which communicator and exchange bring the rows that its edges read.
 
-Called by `dgcl/distributed/`, `dgcl/rows/` and 2 more folders. Free to change while sums over edges are
-those of the dense product (`tests/dgcl/aggregation/`).
+The tensor is known by identity and held weakly: a copy, or a tensor computed from it, is unknown, and callers must then
+take edges from elsewhere or refuse. One communicator has an exchange, and so a set of edges, for each type of edges.
+Called by `dgcl/communicator`, `dgcl/rows/view`, `dgcl/distributed/adapters`, `dgcl/distributed/message_passing`,
+`dgcl/nn/attention` and others. Free to change while layers on a graph's edges, also of several types, give what they
+give on one device (`tests/dgcl/rows/test_layers.py`; edges of ``local_graph``: `tests/dgcl/rows/test_own_ranks.py`).
 """
 
 from collections.abc import Callable

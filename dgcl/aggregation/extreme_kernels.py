@@ -1,10 +1,11 @@
-"""The largest or smallest elements over the edges of each head: a kernel on the CPU, torch's operations on devices.
+"""Finds the largest or smallest elements over each head's edges, and scatters gradients to where they came from.
 
-A winner is the tail that an element is of; where a head has no edge it is -1 on the CPU, on devices the row behind the
-last, so that a padded row takes its part.
-
-Called by this folder and `dgcl/cli/`. Free to change while sums over edges are those of the dense product
-(`tests/dgcl/aggregation/test_aggregator.py`).
+A kernel on the CPU (:mod:`dgcl.kernels.edge_extremes`), torch's operations on devices. An element's *winner* is the
+tail that it came from. Where a head has no edge it is -1 on the CPU; on devices it is the number of tails, where a row
+of zeros is appended.
+Called by `aggregator`, `extremes`, `contribution_exchange` and `dgcl/cli/warmup`. Free to change while the smallest id
+wins among equals, NaN is beyond all else, and gradients go to winners (`tests/dgcl/aggregation/test_extremes.py`), with
+the same bits on devices (`tests/dgcl/pretended/test_pretended.py`).
 """
 
 import numpy as np

@@ -1,13 +1,12 @@
-"""Maxima and minima over in-edges, column by column: exact wherever edges are summed.
+"""Maxima and minima over in-edges, element by element, with gradients, whichever ranks have the edges.
 
-Halo rows are expanded, the extremes found where the edges are, and in the backward each element's gradient goes to
-the row that it came from. Of equal elements that of the smallest global id wins, for any number of ranks.
-
-Where a row's edges are on several ranks, each of these sends the row's owner what it found and the ids that it is of
-(:mod:`dgcl.aggregation.contribution_exchange`), and the owner compares; a gradient goes back to the rank that won. On a
-grid of depth 1 the in-edges of a slice are on one rank, which may not be the owner: then a fold, of one contributor for
-each row, brings the result to its place.
-Called by `aggregator`. Free to change while `tests/dgcl/aggregation/test_extremes.py` passes.
+Ranks that have the edges get the halo rows and find extremes; a gradient goes to the row that its element came from. Of
+equal elements that of the smallest global id wins, for any number of ranks. Where several ranks have a row's edges,
+each sends the owner what it found and the ids (:mod:`dgcl.aggregation.contribution_exchange`); the owner compares, and
+the gradient goes to the rank that won. On a grid of depth 1 one rank has all in-edges of a slice, and is perhaps not
+the owner: then a fold, of one contributor for each row, brings the result there.
+Called by `aggregator`. Free to change while values, ties and gradients are those of plain Python on the whole graph
+(`tests/dgcl/aggregation/test_extremes.py`; grids: `tests/dgcl/grid/test_aggregation.py`).
 """
 
 from typing import Any

@@ -1,10 +1,11 @@
-"""Edges grouped by their heads, and the CPU's kernels over them, heads divided among threads.
+"""Groups edges by their heads, and runs the CPU's kernels over them with heads divided among threads.
 
 The threads are Python's, as many as ``torch.get_num_threads()``: kernels run without the GIL. A head belongs to one
 thread, so that the number of threads changes no bit of a result.
-
-Called by this folder, `dgcl/` and 2 more folders. Free to change while sums over edges are those of the
-dense product (`tests/dgcl/aggregation/test_block.py` and `tests/dgcl/aggregation/test_steps.py`).
+Called by `block`, `contribution_exchange`, `dgcl/frameworks/csr_ops`, `dgcl/offload/chunk_graphs` and others. Free to
+change while any number of threads gives the same bits, a child of fork has threads of its own
+(`tests/dgcl/aggregation/test_block.py`), and compiled steps sum with threads, too
+(`tests/dgcl/aggregation/test_steps.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Functions of autograd that have a first derivative and no second one, and say so.
+"""A decorator for backward functions that makes a second derivative through them an error.
 
-torch's decorator of this name refuses a second derivative in ``backward()`` alone. ``torch.autograd.grad`` asks for the
-paths to its inputs, of which what refuses is none: other paths, of a residual connection for instance, then gave a
-number without this one's part.
-
-Called by `dgcl/offload/`, this folder and 3 more folders. Free to change while sums over edges are those of
-the dense product (`tests/dgcl/aggregation/test_once.py`).
+torch's own ``once_differentiable`` refuses only in ``backward()``: ``torch.autograd.grad`` finds another path,
+such as a residual connection, and gives a number without this part.
+Called by `aggregator`, `extremes`, `dgcl/autograd/pending`, `dgcl/nn/stack`, `dgcl/offload/layer_function` and others.
+Free to change while first derivatives keep their bits, and a second one raises whatever other path there is
+(`tests/dgcl/aggregation/test_once.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""One aggregation as a linear operation on rows: expand, sum, fold; its adjoint has the same form.
+"""A rank's part of an aggregation as a list of steps: expand, sum, fold; its adjoint has the same form.
 
-Made by :mod:`dgcl.aggregation.aggregator`, carried out by :mod:`dgcl.aggregation.step_execution`. The order of steps
-decides the bits of a result: at an owned row edges from owned rows are added first, then those from halo rows, then
-what others fold. Guarded by tests/dgcl/aggregation, against dense sums.
-
-Called by `aggregator` and `windowed`. Free to change while sums over edges are those of the dense product.
+*Expand*: owners send rows to the ranks whose edges read them. *Fold*: ranks send partial sums to owners, who add them.
+The order of steps decides the bits of a result: at an owned row edges from owned rows are added first, then those from
+halo rows, then what others fold. :mod:`dgcl.aggregation.step_execution` carries the steps out.
+Called by `aggregator` and `windowed`. Free to change while sums and gradients are those of a dense matrix, with the
+same bits each time (`tests/dgcl/aggregation/test_windows.py`), and past weights are not kept alive
+(`tests/dgcl/aggregation/test_aggregator.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A pool of result buffers, reused once nothing refers to them.
+"""A pool of CPU memory for results of sums, used again once no tensor refers to it.
 
-A sum writes each of its results once, and the first touch of new memory takes as long as the sum itself: the system
-clears it page by page. As for what transports return (:mod:`dgcl.transport.common.pool`), a piece is free when
-the *storage* of its tensor dies, whatever view of it lived longest.
-
-Called by `step_execution` and `dgcl/advisor/rank_bytes`. Free to change while sums over edges are those of
-the dense product (`tests/dgcl/aggregation/test_results.py`).
+The first touch of new memory takes as long as the sum itself: the system clears it page by page. As for what transports
+return (:mod:`dgcl.transport.common.pool`), a piece is free when the *storage* of its tensor dies, whatever view of it
+lived longest. Results on devices, and those below 128 KiB, are torch's own.
+Called by `step_execution` and `dgcl/advisor/rank_bytes`, which predicts with it. Free to change while memory is used
+again after its last view died and never before, and no more is held than was in use at one time
+(`tests/dgcl/aggregation/test_results.py`).
 """
 
 from __future__ import annotations

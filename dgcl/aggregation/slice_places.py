@@ -1,7 +1,9 @@
-"""Finds the places of a slice's rows among the items of a rank's exchanges, on a grid of depth 1.
+"""Finds a column slice's rows among the items that a rank exchanges, on a grid of depth 1.
 
-Called by `dgcl/communicator`. Free to change while sums over edges are those of the dense product
-(`tests/dgcl/aggregation/`).
+An *item* is a slice of a row: slice s of vertex v is item v * slices + s (:mod:`dgcl.grid.grid`). With depth 1 a rank
+has all in-edges of its slice, so layers that know no slices can run on ``comm.slice_graph()`` with ``comm.slices(x)``.
+Called by `dgcl/communicator`. Free to change while rows go to slices and back unchanged, each way the other's adjoint,
+and layers give the slice's columns of one device (`tests/dgcl/grid/test_slices.py`).
 """
 
 from __future__ import annotations

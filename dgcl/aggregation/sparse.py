@@ -1,7 +1,9 @@
-"""Products of sparse matrices with rows, in the type that sums are made in.
+"""Sums rows over edges as products with sparse matrices; 16-bit floats are summed in 32 bits.
 
-Called by this folder, `dgcl/offload/` and 3 more folders. Free to change while sums over edges are those of
-the dense product (`tests/dgcl/aggregation/test_aggregator.py`).
+On a device ``torch.use_deterministic_algorithms`` selects a slower way with a fixed order.
+Called by `aggregator`, `block`, `windowed`, `dgcl/frameworks/csr_ops`, `dgcl/offload/chunk_graphs` and others. Free to
+change while sums and dot products are those of a dense matrix (`tests/dgcl/aggregation/test_block.py`, "sparse"), and
+16 bits are summed in float32 (`tests/dgcl/frameworks/test_csr.py`).
 """
 
 import warnings

@@ -1,10 +1,10 @@
-"""The steps of an aggregation, carried out at once by compiled code where they repeat, else one by one.
+"""Carries out an aggregation's steps: one by one the first time, later in one call of compiled code.
 
-The first aggregation of its kind is carried out one by one, and so are those that keep the rows that they sum, with
-learned weights for example: their operation is another one each time.
-
-Called by `aggregator`, `operation` and `windowed`. Free to change while sums over edges are those of the
-dense product (`tests/dgcl/aggregation/test_aggregator.py`).
+Those that keep the rows that they sum, with learned weights for example, are always carried out one by one: their
+operation is another one each time. So are all in 16 bits, and where the transport has no compiled code for steps.
+Called by `aggregator`, `operation` and `windowed`. Free to change while both ways give the same bits, also where some
+ranks go one way and some the other, and a rank that is interrupted is named on all
+(`tests/dgcl/aggregation/test_steps.py`).
 """
 
 from collections.abc import Sequence

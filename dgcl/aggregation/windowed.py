@@ -1,11 +1,11 @@
-"""An aggregation in windows: rows are expanded, and summed, a part at a time.
+"""An aggregation that exchanges and sums halo rows one part, a window, after another, which takes less memory.
 
 A *window* is some of the halo rows, exchanged by themselves (:mod:`dgcl.program.window_programs`); ``incoming`` and
 ``through`` of :mod:`dgcl.aggregation.operation` are divided by the window of the row that an edge reads. Sums are made
-in a fixed order: edges from owned rows, then window by window, then what others fold. Made by
-:mod:`dgcl.aggregation.connect_aggregators`; guarded by tests/dgcl/aggregation/test_windows.py.
-
-Called by this folder and `dgcl/`. Free to change while sums over edges are those of the dense product.
+in a fixed order: edges from owned rows, then window by window, then what others fold.
+Called by `aggregating`, `aggregator`, `connect_aggregators` and `dgcl/communicator`. Free to change while sums and
+gradients are those of a dense matrix, two windows are held at most, and all windows together move the halo once
+(`tests/dgcl/aggregation/test_windows.py`).
 """
 
 from __future__ import annotations

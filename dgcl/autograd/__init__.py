@@ -1,1 +1,1 @@
-"""The differentiable operators, and exchanges with a start and a separate wait."""
+"""Differentiable collectives on rows: expand, fold, sums over ranks, fetch, and exchanges with a separate wait."""

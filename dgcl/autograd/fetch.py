@@ -1,9 +1,10 @@
-"""Rows of any vertices from their owners, differentiably: what :func:`dgcl.fetch` does.
+"""Fetches rows of any vertices from their owners, differentiably, without a plan: the work of :func:`dgcl.fetch`.
 
-Bringing rows and adding up rows that are given back are each other's adjoint, so derivatives of any order exist.
-
-Called by `dgcl/communicator` and `dgcl/rows/space`. Free to change while derivatives are those of one
-device, and ranks call in one order (`tests/dgcl/autograd/test_fetch.py`).
+The adjoint of bringing rows is adding up rows that are given back, and the reverse, so derivatives of any order exist.
+Rows are added by asking rank, then in the order of its ids; 16-bit floats in 32 bits.
+Called by `dgcl/communicator` and `dgcl/rows/space`. Free to change while rows and their first and second derivatives
+are those of an index into the whole matrix, repeated ids are added in a fixed order, and what one rank gets wrong is an
+error on all (`tests/dgcl/autograd/test_fetch.py`).
 """
 
 from collections.abc import Callable

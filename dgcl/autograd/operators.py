@@ -1,12 +1,11 @@
-"""The collectives of tensors for autograd and the compiler: expand and fold, each the other's backward, and sums.
+"""The collectives as autograd and ``torch.compile`` see them: expand, fold (its adjoint), and sums over ranks.
 
 ``dgcl::expand`` and ``dgcl::fold`` take rows, the number of a communicator and the number of one of its exchanges;
-``dgcl::sum_over_ranks``, whose backward is itself, is what statistics, losses and metrics are made of. The communicator
-calls :func:`expand`, :func:`fold` and :func:`sum_over_ranks`, which call autograd, or the transport, directly where
-nobody else needs to see the call. Guarded by tests/dgcl/autograd and tests/dgcl/nn/test_compile.py.
-
-Called by `dgcl/communicator`. Free to change while derivatives are those of one device, and ranks call in
-one order.
+``dgcl::sum_over_ranks``, whose backward is itself, is what statistics, losses and metrics are made of. :func:`expand`,
+:func:`fold` and :func:`sum_over_ranks` call autograd, or the transport, where nobody else needs to see the call.
+Called by `pending` and `dgcl/communicator`. Free to change while gradients are those of finite differences, expand and
+fold are adjoint, and the compiler drops, merges or moves no call (`tests/dgcl/autograd/test_operators.py`; under
+``torch.func``, and whole models: `tests/dgcl/nn/test_compile.py`).
 """
 
 import itertools

@@ -1,11 +1,11 @@
 """Exchanges of halo rows alone for autograd, with a start and a separate wait.
 
-:func:`dgcl.graph_allgather` returns owned and halo rows as one tensor. Here only halo rows are returned, and
-gradients of halo rows are added to those of owned rows in place. Between start and wait a rank can compute on the
-rows it has (:mod:`dgcl.transport.shared_memory.started`).
-
-Called by users, `dgcl/api`, `dgcl/bench/transports` and `dgcl/communicator`. Free to change while
-derivatives are those of one device, and ranks call in one order (`tests/dgcl/autograd/test_pending.py`).
+:func:`dgcl.graph_allgather` returns owned and halo rows as one tensor. Here only halo rows are returned, and gradients
+of halo rows are added to those of owned rows in place. Between start and wait a rank can compute on the rows it has
+(:mod:`dgcl.transport.shared_memory.started`).
+Called by users, `dgcl/api`, `dgcl/bench/transports` and `dgcl/communicator`. Free to change while halo rows are the
+owners' bit for bit, their gradients are added to owned rows, and rows that change before the wait, a second call before
+it, or a dropped exchange are errors (`tests/dgcl/autograd/test_pending.py`).
 """
 
 from typing import Any
