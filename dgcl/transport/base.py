@@ -2,7 +2,7 @@
 
 A transport carries out *expand* (owned rows to the ranks that need them) and *fold* (its adjoint, sums back to the
 owners); ``connect.py`` chooses which. A new one inherits from :class:`Transport` and is compared bit by bit with
-``collective/``, which runs wherever torch.distributed does. What follows a call through all files is the comment below.
+``collective/``, which runs wherever torch.distributed does. The comment below follows a call through all files.
 Called by `connect`, `rounding`, `dgcl/communicator`, `dgcl/autograd/operators`, `dgcl/aggregation/step_execution` and
 others. Free to change while all transports give the same bits (`tests/dgcl/transport/collective/test_transport.py`,
 `tests/dgcl/transport/cuda/test_communicator.py`).

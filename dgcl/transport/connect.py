@@ -2,8 +2,8 @@
 
 With channel "auto" rows go through memory where all ranks share it, and through GPUs' memory where a trial went well
 (:mod:`dgcl.transport.cuda.trial`); else by collectives, with the reason in ``comm.describe()``. Ranks choose alike.
-Called by `dgcl/build` and `dgcl/offload/offload`; `dgcl/api` imports it early. Free to change while a channel that
-cannot be had is an error on all ranks, and "auto" then takes collectives with a warning
+Called by `dgcl/build` and `dgcl/offload/offload`; `dgcl/api` imports it early. Free to change while a channel that was
+asked for and cannot be had is an error on all ranks, and "auto" takes collectives in its place, with a warning
 (`tests/dgcl/transport/cuda/test_communicator.py`); hosts: `tests/dgcl/transport/collective/test_transport.py`.
 """
 

@@ -4,8 +4,8 @@ For the collective transport. A rank publishes its call on its control page (:mo
 or sends it where ranks share no memory, and then reads what the others have published. While it waits it looks for
 ranks that failed, died or are late.
 Called by `transport`, `dgcl/transport/connect` and `dgcl/transport/precompile`. Free to change while of two ranks that
-make different calls one sends nothing, and all ranks hear who differed (`tests/dgcl/faults/test_odd_rank.py`), died,
-stopped or left (`tests/dgcl/transport/collective/test_without_shared_memory.py`).
+make different calls at least one sends nothing, and all ranks hear who differed (`tests/dgcl/faults/test_odd_rank.py`),
+died, stopped or left (`tests/dgcl/transport/collective/test_without_shared_memory.py`).
 """
 
 import os

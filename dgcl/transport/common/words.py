@@ -4,7 +4,7 @@ Who reads a word that another rank has written also sees all that this rank wrot
 ranks that sleep look for failures, not only for rows.
 Called by `control_page`, `peers`, `life_cycle`, `dgcl/transport/cuda/control_block`,
 `dgcl/transport/shared_memory/executor` and others. Free to change while reads acquire and writes release, so that a
-call is read whole (`tests/dgcl/transport/common/test_control_page.py`); who sleeps must hear
+call is read whole (`tests/dgcl/transport/common/test_control_page.py`), and no wake-up is lost
 (`tests/kernels/test_futex.py`).
 """
 
