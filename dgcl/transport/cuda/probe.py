@@ -1,7 +1,7 @@
 """Asks the CUDA driver and this process why GPUs could not exchange rows by themselves.
 
-An empty answer means "nothing known against it"; then `trial` and :mod:`dgcl.transport.tried_rows` send known rows, since
-drivers have been wrong (virtual machines, IOMMUs, containers).
+An empty answer means "nothing known against it"; then `trial` and :mod:`dgcl.transport.tried_rows` send known rows,
+since drivers have been wrong (virtual machines, IOMMUs, containers).
 Called by `connect_devices` and `trial`. A reason may be added; each must be one that users can act on, and be named on
 every rank (`tests/dgcl/transport/cuda/test_faults.py`).
 """
