@@ -5,7 +5,7 @@ other, so that they would not start together.
 
 Called by `measure` and `dgcl/calibration/timing`. Free to change while nobody returns before all have called it, the
 thread's current communicator stays what it was, and a rank that fails in it ends the wait of the others
-(`tests/dgcl/calibration/test_calibrate.py`; no test measures how long it takes).
+(`tests/dgcl/calibration/test_calibrate.py` tests this last alone).
 """
 
 import torch

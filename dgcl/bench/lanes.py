@@ -1,4 +1,4 @@
-"""What ``dgcl bench`` times: exchanges of rows whose every element is checked, and plain copies of as many bytes.
+"""Lanes, the candidates that ``dgcl bench`` times: checked exchanges of rows, and plain copies of as many bytes.
 
 A lane (`turns.Lane`) has three steps, of which only the second is timed: fill the input and overwrite the memory that
 results may come from, call, check. So a row that was not written cannot pass for one of an earlier call.

@@ -1,7 +1,7 @@
 """Measures exchanges on every rank: each case, row width and method, in rounds, with every result checked.
 
 All methods of a width take turns in the same rounds, beside plain copies of as many bytes. Calls of a sample keep their
-results, so the sample is limited by `SAMPLE_BYTES`. Rank 0 alone makes problems, and returns and reports lines.
+results, so the sample is limited by `SAMPLE_BYTES`. Rank 0 alone makes problems, and gets all lines.
 
 Called by `dgcl/cli/bench`. Free to change while sizes and rows of a line are those of its problem, model and bound
 those of its plan, and corrupted exchanges are counted as wrong (`tests/dgcl/bench/test_measure.py`).

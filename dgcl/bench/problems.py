@@ -1,8 +1,8 @@
 """Makes what a benchmark exchanges: from a graph and its parts, a relation, or a textbook pattern such as allgather.
 
-All become a :class:`Problem`: a graph and the owner of every vertex, from which plans are made as for any user. A
-relation says only which rank needs which vertex; each need becomes one edge, from the vertex to some vertex of that
-rank. A rank that owns nothing in the relation gets a vertex that nobody wants.
+All become a :class:`Problem`: a graph and the owner of every vertex, from which `dgcl/prepare/shares` makes plans as
+for any user. A relation says only which rank needs which vertex; each need becomes one edge, from the vertex to some
+vertex of that rank. A rank that owns nothing in the relation gets a vertex that nobody wants.
 
 Called by `barrier`, `records`, `dgcl/cli/bench` and `dgcl/cli/bench_cases`. Free to change while each rank needs
 exactly the rows that it was to need, and a saved problem is loaded as it was (`tests/dgcl/bench/test_problems.py`).

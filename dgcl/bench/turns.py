@@ -4,6 +4,7 @@
     >>> times = in_turns({"sorted": lambda: sorted(range(99)), "list": lambda: list(range(99))}, rounds=5)
     >>> times["sorted"].ratio(times["list"]) > 1        # median of the rounds' ratios
     True
+
 A round takes a sample, a few calls in a row, of each candidate; another one begins each round. Ranks time themselves,
 after a barrier; a call ends when the slowest rank's does. Called by `measure`, `lanes`, `dgcl/calibration/timing` and
 programs in ``docs/figures``. Free to change while nothing but calls is timed (`tests/dgcl/bench/test_turns.py`).

@@ -1,9 +1,9 @@
 """Times the exchanges of a calibration between ranks that start together, with rows that are in no cache.
 
-Before a call ranks walk through 64 MB together, to empty caches. A call lasts from its begin on the first rank to its
-end on the last, by the host's clock; the copy of a rank's own rows, which the cost model leaves out, is not made. On
-GPUs a sample is four calls between events, of the slowest rank, less the copy of own rows. Other work only slows calls
-down, so the fastest tenth counts, of the fastest round.
+Before a call ranks walk through 64 MB together: a model's computation empties caches, too. A call lasts from its begin
+on the first rank to its end on the last, by the host's clock; the copy of a rank's own rows, which the cost model
+leaves out, is not made. On GPUs a sample is four calls between events, of the slowest rank, less the copy of own rows.
+Other work only slows calls down, so the fastest tenth counts, of the fastest round.
 Called by `run` and `dgcl/cli/topo_calibrate`. Free to change while each experiment gets a time above 0, and a rank that
 fails ends it on all (`tests/dgcl/calibration/test_calibrate.py`; GPUs: `tests/dgcl/calibration/test_on_device.py`).
 """

@@ -1,7 +1,7 @@
 """Finds who owns and who wants each slice of a row in both exchanges of an aggregation on a grid.
 
-Item ``v * slices + s`` is slice s of the row of vertex v. With (r, k, s) the part, depth and slice of a rank, and r(v),
-k(v) those of v's owner::
+Item ``v * slices + s`` is slice s of the row of vertex v, so a rank's whole rows, viewed as so many times more narrower
+ones, are its items. With (r, k, s) the part, depth and slice of a rank, and r(v), k(v) those of v's owner::
 
     expand  item (u, s) goes to every (r, k(u), s) whose part r reads u
     fold    item (v, s) is summed from every (r(v), k, s) that has an edge into v from depth k

@@ -1,4 +1,4 @@
-"""A plan compiled for each rank, and checked; what a strategy hands in for that.
+"""Compiles a communication plan into the program of each rank, and defines what strategies return for that.
 
 Imports :mod:`dgcl.graph`, :mod:`dgcl.relation` and :mod:`dgcl.planner`.
 """

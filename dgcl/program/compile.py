@@ -1,7 +1,12 @@
-"""From a plan to the program of one rank; :mod:`dgcl.program.rank_program` says how rows are numbered.
+"""Compiles a communication plan into each rank's program: the rows to send, to receive and to add.
 
-Called by `dgcl/prepare/`, this folder and 3 more folders. Free to change while programs deliver what the
-plan proves (`tests/dgcl/program/test_compile.py`).
+A *plan* has trees, along which rows travel from their owners to the ranks that need them;
+:mod:`dgcl.program.rank_program` says how a rank numbers its rows. A :class:`Frame` needs only the counts of rows, not
+their ids, so each rank can compile its own program by itself, in time linear in its rows. The result is checked, as
+compiled code indexes by its tables.
+Called by `contribution_programs`, `window_programs`, `dgcl/prepare/share`, `dgcl/prepare/shares`,
+`dgcl/prepare/part_files` and others. Free to change while rows are numbered as said there, and each row reaches every
+rank that needs it, and no other but as a relay (`tests/dgcl/program/test_compile.py`).
 """
 
 from __future__ import annotations

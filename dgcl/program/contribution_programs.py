@@ -1,13 +1,13 @@
-"""The programs that bring contributions to a fold separately: an exchange whose items are (row, contributor) pairs.
+"""Compiles a program that sends each rank's contributions to a sum to the owner one by one, not added.
 
-A fold adds what it meets on its way, which is no way to find a maximum. Here every contributor's row reaches the owner
-by itself, along the way that the fold's tree has for it::
+A fold (sums back to the owners) adds what it meets on its way, so it cannot find a maximum. Here every contributor's
+row reaches the owner by itself, along the path that the fold's tree has for it::
 
     item (v, r)      owned by r, a contributor to v; wanted by the owner of v
     expand           contributors' rows to the owner of v        its fold: a row of each back to its contributor
 
-Called by `dgcl/aggregation/contribution_exchange`. Free to change while
-`tests/dgcl/program/test_contributions.py` passes.
+Called by `dgcl/aggregation/contribution_exchange`. Free to change while each contribution reaches the owner of its row
+once, and each row is known by its (v, r) (`tests/dgcl/program/test_contributions.py`).
 """
 
 import numpy as np

@@ -1,7 +1,10 @@
-"""An exchange: a relation, the plan that serves it, and one rank's program of that plan.
+"""One exchange of a communicator as a rank sees it: its name, its plan and the rank's program.
 
-Called by `dgcl/aggregation/`, `dgcl/prepare/` and 8 more folders. Free to change while programs deliver
-what the plan proves (`tests/dgcl/program/`).
+A plan has a *relation*: which ranks need which classes of rows. A *program* is the part of the plan that one rank
+carries out. The names of the usual exchanges are below: "halo" is the first one of every communicator.
+Called by `dgcl/communicator`, `dgcl/prepare/share`, `dgcl/aggregation/aggregator`, `dgcl/transport/describe`,
+`dgcl/rows/view` and others. Free to change while ranks know exchanges by number and name alike, and "halo" alone is not
+named in messages (`tests/dgcl/transport/test_several_exchanges.py`).
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,11 @@
-"""The linear passes of :mod:`dgcl.program`, compiled: one walk over a rank's items in ascending global id.
+"""Compiled loop that fills a rank's tables of rows to send, and of arrivals to add, without a sort.
 
-Walking in ascending id makes every transfer's rows ascend by id without a sort; a tree's edges are listed
-parents first, so an item's local row at a sender is known when an edge that leaves it is reached.
-
-Places are unsigned where there are many of them: a signed one might count from the end, which is looked at every time.
-
-Called by `compile`. Free to change while programs deliver what the plan proves
-(`tests/dgcl/program/test_compile.py`).
+It walks the rank's items (rows that some rank wants) in ascending global id, so each transfer's rows ascend by id. A
+tree's edges are listed parents first, so an item's local row at a sender is known when an edge that leaves it is
+reached. Places are unsigned where there are many of them: a signed one might count from the end, which is looked at
+every time.
+Called by `compile`. Free to change while the rows of a transfer ascend by id, as sender and receiver both take for
+granted, and arrivals are sorted by row, then by slot (`tests/dgcl/program/test_compile.py`).
 """
 
 import numpy as np

@@ -1,11 +1,12 @@
-"""A plan as each rank carries it out: which rows go where, into which memory, in which order.
+"""Defines a program: arrays by which one rank sends, receives and adds rows, stage by stage.
 
-A :class:`Program` is plain arrays. Ranks compare in pairs what they will exchange
-(:mod:`dgcl.transport.common.program_agreement`), and :mod:`dgcl.transport` executes it.
-
-Called by `dgcl/transport/`, `dgcl/transport/cuda/` and 8 more folders. Free to change while programs
-deliver what the plan proves (`tests/dgcl/program/test_any_pace.py` and
-`tests/dgcl/program/test_compile.py`).
+An *expand* sends owned rows to the ranks that need them; a *fold* is its adjoint, and sends sums back to the owners. A
+rank's rows are owned, halo (received and needed here) or relay (only passed on); the comment below says how all are
+numbered. Ranks compare in pairs what they will exchange (:mod:`dgcl.transport.common.program_agreement`).
+Called by `compile`, `exchange`, `dgcl/transport/connect`, `dgcl/transport/shared_memory/tasks`,
+`dgcl/transport/cuda/program` and others. Free to change while rows are numbered as said below
+(`tests/dgcl/program/test_compile.py`), and results are right at whatever pace ranks run
+(`tests/dgcl/program/test_any_pace.py`).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,11 @@
-"""Layouts: which global rows, and which of their columns, an exchange's rows stand for on one rank.
+"""Says which vertices the owned and halo rows of an exchange are on one rank, and how many.
 
-Called by `dgcl/aggregation/slice_places`, `dgcl/bench/baselines` and `dgcl/communicator`. Free to change
-while programs deliver what the plan proves (`tests/dgcl/program/`).
+Halo rows are those that an expand brings from other ranks. On a grid (:mod:`dgcl.grid`) rows are cut into slices of
+their columns, numbered vertex * slices + slice; ``layout_of_vertices`` gives the vertices behind them. Counts are
+stored numbers, because compilers do not see through the lengths of arrays.
+Called by `dgcl/communicator`, `dgcl/aggregation/slice_places` and `dgcl/bench/baselines`. Free to change while a
+communicator's ids and counts are those of its partition (`tests/dgcl/test_communicator.py`), also on a grid
+(`tests/dgcl/grid/test_slices.py`).
 """
 
 from dataclasses import dataclass, field

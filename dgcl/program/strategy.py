@@ -1,10 +1,11 @@
-"""What a strategy hands in: items, who owns and who wants them, and the plan that brings them.
+"""Interface of strategies: the problem that each is given, and the arrangement that it returns.
 
-A *strategy* lays out an aggregation: it chooses the items, where they live, and who sums which edge. All that comes
-after it is the same for every strategy: a rank's share is made from an :class:`Arrangement`.
-
-Called by `dgcl/cli/`, `dgcl/` and 4 more folders. Free to change while programs deliver what the plan
-proves (`tests/dgcl/program/`).
+A *strategy* lays out an aggregation: it chooses the items that travel (vertices, or slices of their rows), who owns
+them, who sums which edge, and the plan that brings them. All that comes after it is the same for every strategy: a
+rank's share is made from an :class:`Arrangement`.
+Called by `dgcl/build`, `dgcl/prepare/shares`, `dgcl/grid/grid_strategy`, `dgcl/placement/placement_strategy`,
+`dgcl/advisor/auto_strategy` and others. Free to change while the plans of an arrangement bring what its edges need
+(`tests/dgcl/placement/test_plans.py`), and a stored plan is found again (`tests/dgcl/grid/test_layers.py`).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,11 +1,10 @@
-"""Windows of an exchange: the program of a rank restricted to some of its items, which are exchanged by themselves.
+"""Restricts a rank's program to windows: parts of its rows that are exchanged by calls of their own.
 
 An item's row travels its own tree, so what is left of a program is a program, of the restricted plan
 (:mod:`dgcl.planner.window_plans`): a rank makes it from its own tables and the plan, without other ranks. It keeps all
 owned rows; of halo rows, relay rows and arrivals it has the window's, in their order, numbered anew.
-
-Called by `dgcl/aggregation/connect_aggregators`. Free to change while programs deliver what the plan proves
-(`tests/dgcl/program/test_window_programs.py`).
+Called by `dgcl/aggregation/connect_aggregators`. Free to change while each window's programs fit together on all ranks,
+and each halo row is in one window (`tests/dgcl/program/test_window_programs.py`).
 """
 
 from dataclasses import replace

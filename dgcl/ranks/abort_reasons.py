@@ -6,7 +6,7 @@ written nothing. The store may have died with the rank that keeps it: nothing he
 
 Called by `group_control` and `object_messages`. Free to change while others read what a rank of their group wrote, and
 a store that is gone is reported and not waited for (`tests/dgcl/ranks/test_control.py`). In a row of ranks that wait
-for each other the last is named (`tests/dgcl/ranks/test_rendezvous.py`).
+for each other the last is named (`tests/dgcl/ranks/test_watch.py`).
 """
 
 from __future__ import annotations

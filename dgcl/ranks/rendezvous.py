@@ -1,4 +1,4 @@
-"""The rendezvous of ranks in a key-value store, before they connect: rounds of one live attempt of every rank.
+"""Lets ranks meet in a key-value store before they connect, in rounds of one live attempt of each rank.
 
 Ranks may start, fail and try again at different times. The ranks of a round wait until all have joined it. A rank that
 died after publishing its token is reported here, by its number, and not by a connection that is never made.

@@ -4,9 +4,10 @@ What changes or belongs to torch's own objects is read where it is needed: ``for
 derivatives, in the operators of autograd), ``ProcessGroup._allgather_base`` (sums on devices), ``._start_coalescing``,
 ``._end_coalescing`` (NCCL), ``Tensor._make_wrapper_subclass`` and an operator's ``_schema`` (rows of an offload),
 ``Tensor._backward_hooks`` (layers computed again), ``Tensor._indices`` (sparse graphs), ``_saved_indices`` and
-``_saved_self_sym_sizes`` of a step of autograd (rows that a loss takes). Called by `context`, `dgcl/rows/tensor`,
-`dgcl/autograd/operators`, `dgcl/offload/chunked_rows`, `dgcl/nn/losses` and others. Free to change while no other
-module has private names, and torch has these (`tests/dgcl/test_torch_private.py`).
+``_saved_self_sym_sizes`` of a step of autograd (rows that a loss takes).
+Called by `context`, `dgcl/rows/tensor`, `dgcl/offload/chunked_rows`, `dgcl/nn/losses` and others. Free to change while
+only this module, `device_sums` and `dgcl/autograd/operators` have private names of torch, and torch has them
+(`tests/dgcl/test_torch_private.py`).
 """
 
 import sys

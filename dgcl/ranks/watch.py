@@ -6,7 +6,7 @@ with their processes. It also writes down for whom this rank has been waiting fo
 wait for each other the one at its end is found.
 
 Called by `group_control`. Free to change while a death is noticed during long work on rank 0, who is late is named and
-not who waits for it, and no call outside the watch is interrupted (`tests/dgcl/ranks/test_watch.py`).
+not who waits for it, and nothing but the watched call is interrupted (`tests/dgcl/ranks/test_watch.py`).
 """
 
 import ctypes

@@ -1,7 +1,11 @@
-"""What moves rows: the base of all transports, and the way of a call, told once, in the comment below.
+"""Base class of transports, which move rows between ranks, and the path of a call through the files.
 
-Called by autograd's operators and aggregations; made by ``connect.py``, which chooses. A new transport inherits from
-:class:`Transport`, and is held against ``collective/``, the floor, bit by bit. Tests are in tests/dgcl/transport.
+A transport carries out *expand* (owned rows to the ranks that need them) and *fold* (its adjoint, sums back to the
+owners); ``connect.py`` chooses which. A new one inherits from :class:`Transport` and is compared bit by bit with
+``collective/``, which runs wherever torch.distributed does. The comment below follows a call through all files.
+Called by `connect`, `rounding`, `dgcl/communicator`, `dgcl/autograd/operators`, `dgcl/aggregation/step_execution` and
+others. Free to change while all transports give the same bits (`tests/dgcl/transport/collective/test_transport.py`,
+`tests/dgcl/transport/cuda/test_communicator.py`).
 """
 
 # From ``dgcl.graph_allgather(rows)`` to the copy and back, with the files in order:

@@ -1,8 +1,9 @@
-"""Bytes of a pool of buffers after some calls, found without memory.
+"""Computes how many bytes a pool of buffers holds after some calls, without allocating them.
 
-The pool that allocates buffers is deterministic. So a pool over memory that does not exist goes through the calls, and
-ends with the size that a real one would have. Called by :mod:`dgcl.advisor.rank_bytes`; guarded by
-tests/dgcl/transport/test_memory.py.
+The pool that allocates buffers (:mod:`dgcl.transport.common.pool`) is deterministic. So a pool over memory that does
+not exist goes through the calls, and ends with the size that a real one would have.
+Called by `dgcl/advisor/rank_bytes`. Free to change while the result is what the pool of a communicator holds after the
+same calls (`tests/dgcl/transport/test_memory.py`).
 """
 
 import mmap

@@ -1,8 +1,10 @@
-"""Builds a communicator's transport: shared memory, collectives, CUDA.
+"""Chooses and builds a communicator's transport: shared memory, collectives of torch.distributed, or CUDA IPC.
 
-Called by `dgcl/api`, `dgcl/build` and `dgcl/offload/offload`. Free to change while rows arrive bit for bit,
-and failures are named on every rank (`tests/dgcl/transport/collective/test_device_backend.py` and
-`tests/dgcl/transport/cuda/test_communicator.py`).
+With channel "auto" rows go through memory where all ranks share it, and through GPUs' memory where a trial went well
+(:mod:`dgcl.transport.cuda.trial`); else by collectives, with the reason in ``comm.describe()``. Ranks choose alike.
+Called by `dgcl/build` and `dgcl/offload/offload`; `dgcl/api` imports it early. Free to change while a channel that was
+asked for and cannot be had is an error on all ranks, and "auto" takes collectives in its place, with a warning
+(`tests/dgcl/transport/cuda/test_communicator.py`); hosts: `tests/dgcl/transport/collective/test_transport.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Describes a communicator's exchanges, for people and for profilers.
+"""Describes a communicator's plans and channels in text, and labels its calls in torch's profiler.
 
-Called by `dgcl/`, `dgcl/transport/collective/` and 2 more folders. Free to change while rows arrive bit for
-bit, and failures are named on every rank (`tests/dgcl/transport/collective/test_transport.py`).
+A line for the plans (stages, relay rows, predicted time), then one for each peer: how rows travel, why, and how many.
+Called by `dgcl/communicator`, `dgcl/transport/collective/transport`, `dgcl/transport/cuda/device_exchange` and
+`dgcl/transport/shared_memory/transport`. Free to change while the text names plan and channels
+(`tests/dgcl/test_messages.py`), and a profiler sees a range for each call
+(`tests/dgcl/transport/shared_memory/test_profiler.py`).
 """
 
 import math

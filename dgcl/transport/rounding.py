@@ -1,13 +1,12 @@
-"""Rows that travel in a narrower element type than their own, the wire type, over any transport.
+"""Transport that rounds rows to a narrower element type, the wire type, and sends them by another transport.
 
 A row is rounded where it sets out, and relays pass it on as it is; owned rows are never rounded. Contributions to a sum
 are rounded likewise; each rank on their way, and the owner, adds those that arrive in float32 and rounds the sum once,
 then the owner adds it to its own row in the row's type. Of int8 each row has a scale, its largest element over 127,
-whose four bytes follow the elements; as such rows cannot be added on their way, contributions travel in bfloat16.
-
-To autograd a rounding is the identity: the adjoint of a rounded expand is a rounded fold, and the other way about.
-Called by `dgcl/autograd/operators`, `dgcl/build` and `dgcl/communicator`. Free to change while rows arrive
-bit for bit, and failures are named on every rank (`tests/dgcl/transport/test_rounding.py`).
+whose four bytes follow the elements; as such rows cannot be added on their way, contributions travel in bfloat16. To
+autograd a rounding is the identity: the adjoint of a rounded expand is a rounded fold, and the other way about.
+Called by `dgcl/autograd/operators`, `dgcl/build` and `dgcl/communicator`. Free to change while rows have the bits of
+rounding by hand, and half the bytes travel (`tests/dgcl/transport/test_rounding.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Checks the shape, type and device of the rows of a call.
+"""Checks the rows that a user gives to a call: number, layout, device, and a type that can be summed.
 
-Called by `dgcl/nn/`, `dgcl/` and 6 more folders. Free to change while rows arrive bit for bit, and failures
-are named on every rank (`tests/dgcl/transport/collective/test_transport.py`).
+``version_of`` counts changes in place, so that rows which change between start and wait of an exchange are noticed;
+``as_memory`` copies rows that memory holds in another order.
+Called by `dgcl/communicator`, `dgcl/autograd/operators`, `dgcl/aggregation/aggregator`, `dgcl/nn/in_place`,
+`dgcl/offload/keeping` and others. Free to change while wrong rows raise before anything is sent, with what was given
+and a way out (`tests/dgcl/test_communicator.py`), and changed rows raise (`tests/dgcl/autograd/test_pending.py`).
 """
 
 import functools

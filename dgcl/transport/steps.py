@@ -1,12 +1,11 @@
-"""Calls with sums over edges between them, as data: who carries them out sees all that is to come.
+"""Data types of an aggregation's steps: begin a call, wait for it, sum rows over edges, round.
 
-An aggregation says its order once (:mod:`dgcl.aggregation.operation`, :mod:`dgcl.aggregation.windowed`). One step after
-the other is carried out by :mod:`dgcl.aggregation.step_execution`; all of them at once, by compiled code, where a
+An aggregation states its order once (:mod:`dgcl.aggregation.operation`, :mod:`dgcl.aggregation.windowed`). The steps
+are carried out one after the other by :mod:`dgcl.aggregation.step_execution`, or all at once by compiled code, where a
 transport can (:mod:`dgcl.transport.shared_memory.step_list`).
-
-Called by `dgcl/aggregation/`, `dgcl/transport/shared_memory/` and 5 more folders. Free to change while rows
-arrive bit for bit, and failures are named on every rank
-(`tests/dgcl/transport/collective/test_transport.py`).
+Called by `dgcl/aggregation/operation`, `dgcl/aggregation/windowed`, `dgcl/aggregation/step_execution`,
+`dgcl/transport/shared_memory/step_table`, `base` and others. Free to change while both ways give the same bits, and
+ranks whose purposes differ are named (`tests/dgcl/aggregation/test_steps.py`).
 """
 
 from collections.abc import Callable

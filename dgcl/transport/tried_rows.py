@@ -1,10 +1,10 @@
-"""Check, by first calls on devices, that rows are those that the ids of programs say.
+"""Checks, by first calls on GPUs, that the rows which arrive are those that programs name by id.
 
-Programs that do not fit together are found out before anything moves
-(:mod:`dgcl.transport.common.program_agreement`); here what has moved is compared with the ids that they state.
-
-Called by `dgcl/transport/cuda/device_exchange`. Free to change while rows arrive bit for bit, and failures
-are named on every rank (`tests/dgcl/transport/`).
+Programs that do not fit together are found out before anything moves (:mod:`dgcl.transport.common.program_agreement`);
+here what has moved is compared with the ids that they state. Ids travel as digits in float32, so that their sums are
+exact.
+Called by `dgcl/transport/cuda/device_exchange`. Free to change while a device that adds wrong rows is found out, and
+its ranks then use collectives (`tests/dgcl/transport/cuda/test_communicator.py`).
 """
 
 from collections.abc import Mapping

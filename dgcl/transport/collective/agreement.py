@@ -1,10 +1,11 @@
-"""Which call each rank is in, and why one cannot go on: on control pages, and between machines by messages.
+"""Compares which call each rank is in, before rows are sent, and finds why one cannot go on.
 
-Made by :mod:`dgcl.transport.connect`, used by :mod:`dgcl.transport.collective.transport`. Tests are in
-tests/dgcl/transport/collective and tests/dgcl/faults.
-
-Called by `transport`, `dgcl/transport/connect` and `dgcl/transport/precompile`. Free to change while rows
-arrive bit for bit, and failures are named on every rank.
+For the collective transport. A rank publishes its call on its control page (:mod:`dgcl.transport.common.control_page`),
+or sends it where ranks share no memory, and then reads what the others have published. While it waits it looks for
+ranks that failed, died or are late.
+Called by `transport`, `dgcl/transport/connect` and `dgcl/transport/precompile`. Free to change while of two ranks that
+make different calls at least one sends nothing, and all ranks hear who differed (`tests/dgcl/faults/test_odd_rank.py`),
+died, stopped or left (`tests/dgcl/transport/collective/test_without_shared_memory.py`).
 """
 
 import os

@@ -1,7 +1,10 @@
-"""A call that is under way, stage by stage.
+"""State of one call of the collective transport; packs, sends and stores the rows of its stages.
 
-Called by `agreement` and `transport`. Free to change while rows arrive bit for bit, and failures are named
-on every rank (`tests/dgcl/transport/collective/test_transport.py`).
+A plan has stages, and every rank takes part in each, also without rows. Rows that only travel are moved as integers of
+their size, so no operation of their own type is needed; 16-bit floats are added in float32 and rounded when they are
+sent on.
+Called by `agreement` and `transport`. Free to change while expands and folds give the bits of shared memory, for every
+element type, width and plan (`tests/dgcl/transport/collective/test_transport.py`).
 """
 
 from collections.abc import Callable, Sequence

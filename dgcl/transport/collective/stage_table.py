@@ -1,7 +1,9 @@
-"""A program as stages: which rows are packed, where arrivals go, and in which order they are added.
+"""Index tables of a program's stages: which rows are packed, where arrivals go, and how they are added.
 
-Called by `call` and `transport`. Free to change while rows arrive bit for bit, and failures are named on
-every rank (`tests/dgcl/transport/collective/test_transport.py`).
+Indices are tensors on the rows' device. Rows that lie together are sent without a copy, and arrivals for one place are
+received there. Additions are in a fixed order: in *layers*, in which no row occurs twice.
+Called by `call` and `transport`. Free to change while rows and sums are those of shared memory to the bit, and the
+bytes sent are those planned (`tests/dgcl/transport/collective/test_transport.py`).
 """
 
 from collections.abc import Iterator

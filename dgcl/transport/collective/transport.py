@@ -1,7 +1,10 @@
-"""Expand and fold of tensors by stages of ``all_to_all_single``.
+"""Transport by collectives of torch.distributed: each stage of a plan is one ``all_to_all_single``.
 
-Called by `dgcl/transport/connect`. Free to change while rows arrive bit for bit, and failures are named on
-every rank (`tests/dgcl/transport/collective/test_transport.py`).
+It touches rows by torch operations alone, so it serves all devices, and ranks that share no memory; other transports
+are compared with it. Between CPUs, messages of Gloo take the place of the collective, as they are faster (`wires.py`).
+A call cannot be captured into a CUDA graph, because ranks agree on each.
+Called by `dgcl/transport/connect`. Free to change while it gives the bits of shared memory in threads, processes and
+between machines, and refuses a capture (`tests/dgcl/transport/collective/test_transport.py`).
 """
 
 from __future__ import annotations

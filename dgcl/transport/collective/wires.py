@@ -1,12 +1,12 @@
-"""How the bytes of a stage travel between ranks: wires with one interface.
+"""Sends the bytes of a stage between ranks: by a device's backend, by Gloo, or between threads.
 
 ``post(arrived, packed, receives, sends)`` begins to send ``(sum(sends), B)`` bytes and to receive ``(sum(receives),
 B)``. ``wait(work, seconds)`` says whether that is over, within so long, or raises :class:`ConnectionBroken`.
 ``pending(work)`` are the ranks of messages that may not be over; the first one is not. ``abort()`` ends all that is
 under way, here and at the peers; ``close()`` also gives the connections up.
-
-Called by `agreement`, `call` and `dgcl/transport/connect`. Free to change while rows arrive bit for bit,
-and failures are named on every rank (`tests/dgcl/transport/collective/test_wires.py`).
+Called by `agreement`, `call` and `dgcl/transport/connect`. Free to change while a broken connection is raised and no
+abort makes its caller wait (`tests/dgcl/transport/collective/test_wires.py`), and all bytes arrive
+(`tests/dgcl/transport/collective/test_transport.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""What calls are called and wait for, and the tag that all ranks of a call compare.
+"""Names calls in messages, lists what they wait for, and packs the tag that all ranks compare.
 
-Called by `dgcl/transport/shared_memory/`, `dgcl/transport/collective/` and 2 more folders. Free to change
-while rows arrive bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/`).
+A call's *tag* is one 64-bit word: exchange, verb (expand or fold), purpose, element type and bytes of a row. Messages
+name first the peers that are stopped, then those that have not begun the call, then those that wait for others
+themselves.
+Called by `failure_detector`, `life_cycle`, `dgcl/transport/shared_memory/tasks`, `dgcl/transport/collective/transport`,
+`dgcl/transport/cuda/device_exchange` and others. Free to change while calls that differ in any of these have different
+tags (`tests/dgcl/transport/test_several_exchanges.py`), and errors name the rank at fault
+(`tests/dgcl/faults/test_odd_rank.py`).
 """
 
 from collections.abc import Mapping, Sequence

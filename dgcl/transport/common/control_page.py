@@ -1,13 +1,12 @@
-"""The control page: the page of shared memory on which a rank publishes its state to its peers.
+"""The page of shared memory on which a rank publishes its state to its peers: calls, flags, failures.
 
 A rank writes only its own control page and its peers' wake-up words, and reads its peers' pages. Words are int64,
 aligned, written once per event with release order and read with acquire order (:mod:`dgcl.kernels.memory`). Compiled
 code reads and writes ready, done and wake lines by their addresses (:mod:`dgcl.transport.shared_memory.engine`).
-
-A change of order or meaning is one of the protocol: model it first (docs/protocol/exchange.pml, run by
-tests/dgcl/transport/test_protocol_model.py).
-Called by this folder, `dgcl/transport/collective/` and `dgcl/transport/cuda/`. Free to change while rows
-arrive bit for bit, and failures are named on every rank.
+Called by `peers`, `failure_detector`, `calls`, `dgcl/transport/collective/call` and `dgcl/transport/cuda/watchdog`. A
+change of order or meaning is one of the protocol: model it first (docs/protocol/exchange.pml). Free to change while the
+model holds (`tests/dgcl/transport/test_protocol_model.py`), and calls and failures are read whole
+(`tests/dgcl/transport/common/test_control_page.py`).
 """
 
 from __future__ import annotations

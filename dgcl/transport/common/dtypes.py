@@ -1,7 +1,11 @@
-"""Element types: their numbers, the same on every rank of a job, and tensors of them over a rank's memory.
+"""Numbers torch's element types alike on every rank, and makes tensors over blocks of a pool's memory.
 
-Called by `dgcl/transport/shared_memory/`, `dgcl/transport/cuda/` and 3 more folders. Free to change while
-rows arrive bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/`).
+A type's number is its place among torch's types, sorted by name, so the ranks of a job must have the same types. Types
+that numpy lacks, such as bfloat16, are arrays of integers of their size, viewed as the type. A block returns to its
+pool when the tensor's storage dies.
+Called by `calls`, `dgcl/transport/row_checks`, `dgcl/transport/shared_memory/step_list`,
+`dgcl/transport/collective/transport`, `dgcl/transport/cuda/device_exchange` and others. Free to change while rows of
+every type keep all their bits (`tests/dgcl/transport/shared_memory/test_executor.py`).
 """
 
 import functools

@@ -1,11 +1,12 @@
-"""Finds why a call that makes no progress cannot, or must not, go on.
+"""Finds why a waiting call cannot go on: a peer died, left, is late or makes another call.
 
 Two ranks that make the calls of two communicators in different orders wait for each other for ever. So do a rank in a
 collective of the control plane (``if comm.rank == 0: accuracy(...)``) and one in an exchange of rows. A deadline could
 not say what is wrong. So each rank publishes on its control page in which call and which collective it is, and a rank
-that waits reads the pages of its peers. tests/dgcl/transport/test_crossed_calls.py and test_side_by_side.py guard it.
-
-Called by `life_cycle`. Free to change while rows arrive bit for bit, and failures are named on every rank.
+that waits reads the pages of its peers.
+Called by `life_cycle`. Free to change while such orders are named on both ranks at once
+(`tests/dgcl/transport/test_crossed_calls.py`), a rank that does something else is named
+(`tests/dgcl/faults/test_odd_rank.py`), and no right program is accused (`tests/dgcl/transport/test_side_by_side.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The life of a communicator on one rank: usable, then failed or closed; one call at a time, from one thread.
+"""Decides whether a rank may make a call: usable, failed or closed; one call at a time, from one thread.
 
-Called by `dgcl/transport/base`, `dgcl/transport/collective/agreement` and
-`dgcl/transport/shared_memory/executor`. Free to change while rows arrive bit for bit, and failures are
-named on every rank (`tests/dgcl/transport/common/test_call_lock.py`).
+A failed or closed communicator stays so; a started call must be waited for before the next one.
+Called by `dgcl/transport/base`, `dgcl/transport/collective/agreement` and `dgcl/transport/shared_memory/executor`. Free
+to change while a call is refused after a failure, after close, in a fork and while another runs, and no lock is held
+for ever (`tests/dgcl/transport/common/test_call_lock.py`), and rows that change between start and wait raise
+(`tests/dgcl/autograd/test_pending.py`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The other ranks: their memory, their control pages, and whether their processes are alive.
+"""Connects a rank with all others: maps their memory and control pages, and watches their processes.
 
-A rank opens a peer's memory file through the peer's process entry. The random token on the control page proves that
-it is the right file. Segments are mapped when a ready line first names them, so growth needs no collective.
-
-Whether two ranks share memory is found by trying. Host names and process ids prove nothing, and containers on one
-host may or may not share memory. Of ranks that share none each has a stand-in for the control page of the other.
-
-Called by this folder, `dgcl/transport/shared_memory/` and 2 more folders. Free to change while rows arrive
-bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/test_peers.py`).
+A rank opens a peer's memory file through the peer's process entry. The random token on the control page proves that it
+is the right file. Segments are mapped when a ready line first names them, so growth needs no collective.
+Whether two ranks share memory is found by trying. Host names and process ids prove nothing, and containers on one host
+may or may not share memory. Of ranks that share none each has a stand-in for the control page of the other.
+Called by `life_cycle`, `failure_detector`, `program_agreement`, `dgcl/transport/connect`,
+`dgcl/transport/shared_memory/executor` and others. Free to change while ranks that share memory connect, and both of
+two that share none know it (`tests/dgcl/transport/common/test_peers.py`).
 """
 
 import os

@@ -1,12 +1,12 @@
-"""Allocates buffers from a rank's segments and reuses them when nothing refers to them any more.
+"""Allocates buffers from a rank's shared memory, and reuses them when nothing refers to them any more.
 
 The result of a call is a block of shared memory that peers wrote into. The block becomes free when the result's
 *storage* dies. Views, ``detach()`` and tensors saved by autograd all share that storage, so nothing that can still be
-read is overwritten. The first touch of new memory is several times slower than the second. Blocks are therefore
-reused, best fit first, and the pool keeps all its memory until the communicator is closed, which gives it back.
-
-Called by this folder, `dgcl/transport/cuda/` and 2 more folders. Free to change while rows arrive bit for
-bit, and failures are named on every rank (`tests/dgcl/transport/common/test_pool.py`).
+read is overwritten. The first touch of new memory is several times slower than the second. Blocks are therefore reused,
+best fit first, and the pool keeps all its memory until the communicator is closed, which gives it back.
+Called by `peers`, `dtypes`, `dgcl/transport/buffer_memory`, `dgcl/transport/shared_memory/step_list`,
+`dgcl/transport/cuda/device_pool` and others. Free to change while no block is given out that an array still shows, and
+free ones are reused before memory grows (`tests/dgcl/transport/common/test_pool.py`).
 """
 
 import bisect

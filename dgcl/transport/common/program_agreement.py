@@ -1,10 +1,11 @@
-"""Checks, when a communicator is made, that the programs of all ranks match.
+"""Checks, when a communicator is made, that what each rank sends is what its peers expect.
 
-They do not where parts of two plans are mixed, by a stale cache for example, or where a compiler is wrong. Ranks would
-write where their peers expect other rows, and no later check would notice.
-
-Called by `dgcl/transport/cuda/`, `dgcl/calibration/` and 2 more folders. Free to change while rows arrive
-bit for bit, and failures are named on every rank (`tests/dgcl/transport/common/test_agreement.py`).
+Programs do not match where parts of two plans are mixed, by a stale cache for example, or where a compiler is wrong.
+Ranks would write where their peers expect other rows, and no later check would notice. Compared are digests of each
+pair of ranks.
+Called by `life_cycle`, `dgcl/transport/connect`, `dgcl/transport/cuda/device_exchange`,
+`dgcl/transport/cuda/host_agreement` and `dgcl/calibration/timing`. Free to change while a single row that goes
+elsewhere is an error on every rank, with exchange and pair (`tests/dgcl/transport/common/test_agreement.py`).
 """
 
 import hashlib

@@ -1,12 +1,12 @@
-"""Shared memory between the ranks of one host, in anonymous files that need no clean-up.
+"""Shared memory between the ranks of one host, in anonymous files (memfd) that need no clean-up.
 
-Each rank owns one :class:`SegmentFile`, an anonymous memory file (``memfd``) that grows by *segments*. Peers open it
-through the owner's process entry (``/proc/PID/fd/N``) and map segments when they first need them. The memory of a
-segment is allocated when it is created: lack of memory is an error at that point, with the sizes, and not a crash
-later. File offsets are never reused, so a mapping stays valid. Guarded by tests/dgcl/transport/common.
-
-Called by this folder, `dgcl/transport/cuda/` and `dgcl/transport/`. Free to change while rows arrive bit
-for bit, and failures are named on every rank.
+Each rank owns one :class:`SegmentFile`, which grows by *segments*. Peers open it through the owner's process entry
+(``/proc/PID/fd/N``) and map segments when they first need them. The memory of a segment is allocated when it is
+created: lack of memory is an error at that point, with the sizes, and not a crash later. File offsets are never reused,
+so a mapping stays valid.
+Called by `pool`, `peers`, `control_page`, `dgcl/transport/buffer_memory`, `dgcl/transport/cuda/peer_memory` and others.
+Free to change while memory is backed, private to the user, cannot be shrunk by a peer, and no file stays open
+(`tests/dgcl/transport/common/test_segments.py`).
 """
 
 import fcntl

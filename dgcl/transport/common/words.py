@@ -1,7 +1,11 @@
-"""Words of memory that other ranks, and devices, read and write.
+"""Reads and writes 64-bit words that ranks and devices share, in acquire and release order; wakes sleeping ranks.
 
-Called by this folder, `dgcl/transport/cuda/` and 2 more folders. Free to change while rows arrive bit for
-bit, and failures are named on every rank (`tests/dgcl/transport/common/test_control_page.py`).
+Who reads a word that another rank has written also sees all that this rank wrote before it. ``call_attention`` makes
+ranks that sleep look for failures, not only for rows.
+Called by `control_page`, `peers`, `life_cycle`, `dgcl/transport/cuda/control_block`,
+`dgcl/transport/shared_memory/executor` and others. Free to change while reads acquire and writes release, so that a
+call is read whole (`tests/dgcl/transport/common/test_control_page.py`), and no wake-up is lost
+(`tests/kernels/test_futex.py`).
 """
 
 import numpy as np

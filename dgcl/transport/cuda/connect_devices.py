@@ -1,7 +1,10 @@
-"""Connects the ranks' devices: memory is published, and that of peers opened.
+"""Exports a rank's device memory to its peers by CUDA IPC, and opens theirs.
 
-Called by `device_exchange`, `operations` and `watchdog`. Free to change while rows arrive bit for bit, and
-failures are named on every rank (`tests/dgcl/transport/cuda/`).
+Collective, when a communicator is made. If one rank cannot (:mod:`dgcl.transport.cuda.probe`), all close what they have
+opened before any frees its own, as memory that another process has open must not be freed.
+Called by `device_exchange`, `operations` and `watchdog`. Free to change while devices that cannot reach each other are
+named and keep nothing (`tests/dgcl/transport/cuda/test_communicator.py`), and what set-up cannot use is named on every
+rank (`tests/dgcl/transport/cuda/test_faults.py`).
 """
 
 import logging

@@ -1,10 +1,11 @@
-"""A rank's control block on the device, and the page of host memory that the device and its host share.
+"""Layouts of a rank's flags in device memory, and of the page that device and host share.
 
-Kernels read and write both by the addresses given here (:mod:`dgcl.kernels.cuda_tables`), so a change of one is one of
-the kernels, too. Tests are in tests/dgcl/transport/cuda.
-
-Called by 4 modules of this folder. Free to change while rows arrive bit for bit, and failures are named on
-every rank.
+Peers write flags (a call may be written; a stage has been written) into the *control block* on the device; the *host
+page* says which calls have begun and finished, and takes the addresses of each call. Kernels read and write both by the
+addresses given here (:mod:`dgcl.kernels.cuda_tables`), so a change of one is one of the kernels, too.
+Called by `connect_devices`, `device_exchange`, `device_tables` and `watchdog`. Free to change while calls end
+(`tests/dgcl/transport/cuda/test_exchange.py`), and a stopped call's flags say what is missing, and from whom
+(`tests/dgcl/transport/cuda/test_faults.py`).
 """
 
 import ctypes

@@ -1,12 +1,12 @@
-"""Expand and fold of tensors on a device, enqueued on the caller's stream; the host does not wait for the device.
+"""Transport of rows on GPUs: enqueues expand and fold on the caller's stream, without waiting for the device.
 
 A call takes blocks from the pool; the hosts agree on it, and learn where each wants its rows
 (:mod:`dgcl.transport.cuda.host_agreement`); then each writes the addresses into its ring and enqueues its prepared
 operations (:mod:`dgcl.transport.cuda.operations`). Errors on the device occur later: the watchdog ends the call there,
-and the next call raises, or ``synchronize``. Tests are in tests/dgcl/transport/cuda.
-
-Called by `dgcl/calibration/timing`. Free to change while rows arrive bit for bit, and failures are named on
-every rank.
+and the next call raises, or ``synchronize``.
+Called by `__init__` and `dgcl/calibration/timing`. Free to change while rows and sums are right on any streams, without
+a wait for the device (`tests/dgcl/transport/cuda/test_exchange.py`), and every rank hears of failures
+(`tests/dgcl/transport/cuda/test_faults.py`).
 """
 
 import math

@@ -1,12 +1,10 @@
-"""Pool of device buffers that peers can write to: allocations cut into blocks and reused in stream order.
+"""Allocates device buffers that peers can write to, and reuses them in the order of streams.
 
-A block becomes free when the *storage* behind its tensor dies, as on the CPU
-(:mod:`dgcl.transport.common.pool` cuts the blocks). The host runs ahead of the device, so work that reads the
-storage may still be queued then. Allocations are freed only after the communicator is closed and every peer has
-unmapped them. Guarded by tests/dgcl/transport/cuda.
-
-Called by `device_exchange` and `watchdog`. Free to change while rows arrive bit for bit, and failures are
-named on every rank.
+A block becomes free when the *storage* behind its tensor dies, as on the CPU (:mod:`dgcl.transport.common.pool` cuts
+the blocks). The host runs ahead of the device, so work that reads the storage may still be queued then. Allocations are
+freed only after the communicator is closed and every peer has unmapped them.
+Called by `device_exchange` and `watchdog`. Free to change while no block is given out that queued work still reads or
+writes, steps reuse their memory, and all is given back (`tests/dgcl/transport/cuda/test_exchange.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Tables in device memory that stay as long as the communicator.
+"""Allocates and uploads tables in device memory, which stay there until the communicator is closed.
 
-Called by `connect_devices`. Free to change while rows arrive bit for bit, and failures are named on every
-rank (`tests/dgcl/transport/cuda/`).
+An upload is still under way when its address is returned: calls wait for its event on the device, and the source must
+not change any more. Memory is taken in pieces of at least 1 MiB, set to zero.
+Called by `connect_devices`. Free to change while calls on all streams read finished tables
+(`tests/dgcl/transport/cuda/test_exchange.py`), and a device that does not finish them at set-up is an error in time
+(`tests/dgcl/transport/cuda/test_faults.py`, "frozen").
 """
 
 import numpy as np

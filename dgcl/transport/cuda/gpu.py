@@ -1,11 +1,11 @@
-"""One device as the runtime sees it: the driver, its kernels, a stream of its own, and torch's tensors.
+"""Represents one CUDA device: its driver and kernels, a stream for uploads, and torch's tensors.
 
 Everything goes through two interfaces: :class:`~dgcl.kernels.cuda_driver.Driver`, which takes any object with the
-driver's functions, and :class:`Tensors`, the little that torch does. Tests implement both over host memory; the
-rest of the runtime is the same there.
-
-Called by this folder, `dgcl/calibration/` and 2 more folders. Free to change while rows arrive bit for bit,
-and failures are named on every rank (`tests/dgcl/transport/cuda/test_communicator.py`).
+driver's functions, and :class:`Tensors`, the little that torch does. Tests implement both over host memory; the rest of
+the runtime is the same there.
+Called by `connect_devices`, `device_exchange`, `device_pool`, `dgcl/build`, `dgcl/calibration/run` and others. Free to
+change while a rank takes the device that was asked for, or was set, or is its own, and a wrong one is named
+(`tests/dgcl/transport/cuda/test_communicator.py`).
 """
 
 from __future__ import annotations

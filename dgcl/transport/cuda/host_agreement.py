@@ -1,13 +1,12 @@
-"""The hosts agree on a call before any of them enqueues it: which call it is, and where each wants its rows.
+"""Makes all hosts agree on a GPU call before one enqueues it, and exchanges the addresses of its buffers.
 
-An exchange of one row per rank through shared memory. It brings every host into step, so that errors of ranks which
-are late, gone or in another call are those of the CPU's calls; and it makes waits on devices safe. Driver functions may
-wait for kernels that run (to allocate, open or load), and a kernel waits for other devices. When a host calls such a
-function for call n, all hosts have begun to agree on n or are about to, so all have enqueued what precedes n - 1, and
-none needs this host to enqueue n - 1: every kernel that runs will end.
-
-Called by `device_exchange`. Free to change while rows arrive bit for bit, and failures are named on every
-rank (`tests/dgcl/transport/cuda/`).
+An exchange of one row per rank through shared memory. It brings every host into step, so that errors of ranks which are
+late, gone or in another call are those of the CPU's calls; and it makes waits on devices safe. Driver functions may
+wait for kernels that run (to allocate, open or load), and a kernel waits for other devices; the comment below says why
+every kernel that runs will end.
+Called by `device_exchange`. Free to change while different calls and absent ranks are named
+(`tests/dgcl/transport/cuda/test_faults.py`), and a driver may wait for kernels wherever it likes
+(`tests/dgcl/transport/cuda/test_exchange.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +28,10 @@ from dgcl.transport.common.calls import unpack_tag
 from dgcl.transport.common.program_agreement import connect_peers
 from dgcl.transport.shared_memory.executor import Runtime
 from dgcl.transport.shared_memory.transport import SharedMemoryTransport
+
+# Why every kernel that runs will end: when a host calls a driver function that may wait for kernels, for call n, all
+# hosts have begun to agree on n or are about to, so all have enqueued what precedes n - 1, and none needs this host to
+# enqueue n - 1.
 
 
 class Hosts:

@@ -1,10 +1,11 @@
-"""The operations of one kind of call (a verb, a row size, an element type), prepared once.
+"""Prepares the copies and kernel launches of one kind of GPU call, to be enqueued many times.
 
-What differs from call to call is not in them: kernels take the addresses of buffers from a ring in the host's page.
-Only copies get theirs before they are enqueued.
-
-Called by `device_exchange`. Free to change while rows arrive bit for bit, and failures are named on every
-rank (`tests/dgcl/transport/cuda/`).
+A *kind* is an exchange, a verb (expand or fold), a row size and an element type. What differs from call to call is not
+in it: kernels take the addresses of buffers from a ring in the host's page. Only copies get theirs before they are
+enqueued.
+Called by `device_exchange`. Free to change while a call enqueues what docs/gpu.md lists
+(`tests/dgcl/transport/cuda/test_documented.py`), and every type and width is right
+(`tests/dgcl/transport/cuda/test_exchange.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Device memory of peers: opened here when a call first names it, given back when its owner leaves.
+"""Opens device memory of peers by CUDA IPC when a call first names it, and reports when it is closed.
 
 Exported memory must not be freed while another process has it open. So each rank has a page in shared memory with a
 word for every peer: not 0 says that this rank uses none of that peer's memory any more. A rank that leaves waits for
 these words, or for the deaths of those that will not write them, before it frees anything or ends its process.
-
-Called by `connect_devices` and `device_exchange`. Free to change while rows arrive bit for bit, and
-failures are named on every rank (`tests/dgcl/transport/cuda/`).
+Called by `connect_devices` and `device_exchange`. Free to change while no rank frees memory, or ends its process,
+before its peers have closed that memory, and deaths are noticed (`tests/dgcl/transport/cuda/test_faults.py`).
 """
 
 import os

@@ -1,10 +1,9 @@
-"""Whether devices can exchange rows by themselves, as far as the driver says.
+"""Asks the CUDA driver and this process why GPUs could not exchange rows by themselves.
 
-What drivers report and what machines do has differed before (virtual machines, IOMMUs, containers), so calls of known
-rows come after it (:mod:`dgcl.transport.cuda.trial`, :mod:`dgcl.transport.tried_rows`).
-
-Called by `connect_devices` and `trial`. Free to change while rows arrive bit for bit, and failures are
-named on every rank (`tests/dgcl/transport/cuda/test_trial.py`).
+An empty answer means "nothing known against it"; then `trial` and :mod:`dgcl.transport.tried_rows` send known rows,
+since drivers have been wrong (virtual machines, IOMMUs, containers).
+Called by `connect_devices` and `trial`. A reason may be added; each must be one that users can act on, and be named on
+every rank (`tests/dgcl/transport/cuda/test_faults.py`).
 """
 
 import os

@@ -1,11 +1,11 @@
-"""Lays a program out for CUDA kernels: what each stage waits for, moves and signals.
+"""Turns a program into launches of CUDA kernels: what each stage waits for, moves and signals.
 
 Nothing here touches a GPU: it makes numpy tables (:mod:`dgcl.kernels.cuda_tables`), passes them to ``upload``, and
-returns launches by name. The same launches run on a device, in numba's simulator, and in numpy
-(tests/dgcl/transport/cuda). Called when devices are connected, by :mod:`dgcl.transport.cuda.operations`.
-
-Called by 4 modules of this folder. Free to change while rows arrive bit for bit, and failures are named on
-every rank.
+returns launches by name. The same launches run on a device, in numba's simulator, and in numpy (tests). The comment
+below has the order of a call's launches.
+Called by `connect_devices`, `device_exchange`, `operations` and `watchdog`. Free to change while a stage begins when
+all of earlier stages has arrived, and fused launches do the same in the same order
+(`tests/dgcl/transport/cuda/test_device_program.py`).
 """
 
 from collections.abc import Callable, Iterator

@@ -1,12 +1,11 @@
-"""Tries the devices of a machine in processes of their own, before they write into each other's memory unasked.
+"""Tests an exchange between a machine's GPUs in processes of its own, before a communicator uses it.
 
-What a device does to a process whose kernels go wrong (an address that is none, a wait that never ends) stays with
-that process. So each rank starts one that does on its device what the rank would do
+What a device does to a process whose kernels go wrong (an address that is none, a wait that never ends) stays with that
+process. So each rank starts one that does on its device what the rank would do
 (:mod:`dgcl.transport.cuda.trial_process`), and looks how it ends. A trial that went well is kept: a file in the user's
 cache folder, by driver, devices and kernels.
-
-Called by `dgcl/transport/connect`. Free to change while rows arrive bit for bit, and failures are named on
-every rank (`tests/dgcl/transport/cuda/test_trial.py`).
+Called by `dgcl/transport/connect`. Free to change while all ranks get the same reason when a process fails, hangs or
+cannot start, and a kept trial is not repeated (`tests/dgcl/transport/cuda/test_trial.py`).
 """
 
 import hashlib

@@ -1,10 +1,10 @@
-"""The process of a trial, run by ``torchrun ... -m dgcl.transport.cuda.trial_process cuda``: rows to the bit.
+"""Script that exchanges known rows between GPUs, and raises an error where any of them differ.
 
-Set-up runs it in processes of their own before it lets GPUs write into each other's memory unasked
-(:mod:`dgcl.transport.cuda.trial`). What is wrong is raised; a process that does not come to an end ends itself.
-
-Called by users. Free to change while rows arrive bit for bit, and failures are named on every rank
-(`tests/dgcl/transport/cuda/test_trial.py`).
+It takes every width and kind of sum of the kernels, first on CPUs, for which kernels may be compiled, then many times
+on the devices. What is wrong is raised; a process that does not come to an end ends itself.
+Called by `trial`, in a process for each rank, and by users: ``torchrun ... -m dgcl.transport.cuda.trial_process cuda``.
+Free to change while it notices other rows than were sent (`tests/dgcl/transport/cuda/test_trial.py`); on GPUs:
+`tests/gpu/test_communicators.py`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Watches the device by a thread per communicator: keeps deadlines, stops the device, gives memory back.
+"""Watches a rank's GPU from a thread: ends calls that make no progress, and frees memory.
 
 The host does not wait for its device, so a thread must check whether that makes progress. The device writes two words
 in host memory: the call it has begun last, and the call it has finished. If neither changes for ``timeout`` seconds
 inside a call, or a peer has died and the call does not end, the watchdog ends it. What a peer has exported is unmapped
 when that peer leaves, or this rank fails or leaves, and the device has done all that was enqueued. A rank that leaves
-waits until its peers have done so, also at the end of its process. Tests: tests/dgcl/transport/cuda/test_faults.py.
-
-Called by `device_exchange`. Free to change while rows arrive bit for bit, and failures are named on every
-rank.
+waits until its peers have done so, also at the end of its process.
+Called by `device_exchange`. Free to change while every rank hears of a failure by name, in time, and a slow rank is no
+failure (`tests/dgcl/transport/cuda/test_faults.py`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The progress engine: carries out one rank's part of one call, as far as possible without a long wait.
+"""Compiled loop that sends and receives one rank's rows of one call, as far as possible without waiting.
 
-It is compiled and works on one array of words per task, which says where the task's tables are and holds the state of
-its call (:mod:`dgcl.transport.shared_memory.tasks` fills it). It scans the open receives and sends; a send runs as soon
-as the rows it reads have arrived and its receiver is ready, in any order, so one slow peer does not delay the others.
-It returns when all is done, or to let Python handle signals, deadlines and peers. Every function has one signature, so
-that all is compiled before a communicator is used. Guarded by tests/dgcl/transport/shared_memory and tests/dgcl/faults.
-
-Called by this folder and `dgcl/transport/`. Free to change while rows arrive bit for bit, and failures are
-named on every rank.
+It works on one array of words per task, which says where the task's tables are and holds the state of its call
+(:mod:`dgcl.transport.shared_memory.tasks` fills it). It scans the open receives and sends; a send runs as soon as the
+rows it reads have arrived and its receiver is ready, in any order, so one slow peer does not delay the others. It
+returns when all is done, or to let Python handle signals, deadlines and peers. Each function has one signature,
+compiled beforehand.
+Called by `executor`, `interpreter`, `tasks` and `dgcl/transport/precompile`. Free to change while the protocol of flags
+holds (`tests/dgcl/transport/test_protocol_model.py`), rows arrive at any pace (`tests/dgcl/program/test_any_pace.py`),
+and waits yield as said below (`tests/dgcl/transport/shared_memory/test_wait_policy.py`).
 """
 
 from typing import Any

@@ -1,12 +1,12 @@
-"""The runtime of a rank: its calls, with deadlines and with peers that may fail.
+"""Runs a rank's calls through shared memory: starts them, keeps deadlines, and finds failed peers.
 
 A list of steps begins and ends calls (:mod:`dgcl.transport.shared_memory.step_list`); here is what it needs for that,
 and all of a call that takes long. Every wait ends: with the data, or with a :class:`~dgcl.errors.CommError` that names
 ranks, stage, direction and rows. After that the communicator is unusable, and its buffers are never reused, because a
-stopped process may resume and write. Guarded by tests/dgcl/faults and tests/dgcl/transport/shared_memory.
-
-Called by this folder, `dgcl/transport/cuda/` and 2 more folders. Free to change while rows arrive bit for
-bit, and failures are named on every rank.
+stopped process may resume and write.
+Called by `step_list`, `started`, `transport`, `dgcl/transport/connect`, `dgcl/transport/cuda/host_agreement` and
+others. Free to change while after a fault at any place each survivor says who failed, in time
+(`tests/dgcl/faults/test_faults.py`), Ctrl-C included (`tests/dgcl/transport/shared_memory/test_interrupts.py`).
 """
 
 import time

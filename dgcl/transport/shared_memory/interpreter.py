@@ -1,13 +1,12 @@
-"""The interpreter: carries out a list of steps, calls and sums between them, without coming back to Python.
+"""Compiled loop that carries out a list of steps (calls, copies, sums) without returning to Python.
 
 A step is a row of a table of words, which does not change from one run of the list to the next: addresses of tables,
-and numbers of *buffers*, whose places are given anew each time (:mod:`dgcl.transport.shared_memory.step_list`, which
-calls it). It returns the number of a step that cannot go on (a segment must be mapped, a peer makes another call, a
-wait takes long): Python sees to it, and has the steps after it carried out. ``attended``, it leaves all steps of calls
-to Python. It also returns after a while of sums, for Ctrl-C. Guarded by tests/dgcl/transport/shared_memory.
-
-Called by this folder, `dgcl/aggregation/` and `dgcl/transport/`. Free to change while rows arrive bit for
-bit, and failures are named on every rank.
+and numbers of *buffers*, whose places are given anew each time (:mod:`dgcl.transport.shared_memory.step_list`). It
+returns the number of a step that cannot go on (a segment must be mapped, a peer makes another call, a wait takes long):
+Python sees to it, and has the steps after it carried out. ``attended``, it leaves all steps of calls to Python. It also
+returns after a while of sums, for Ctrl-C.
+Called by `step_list`, `step_table`, `dgcl/aggregation/grouped_edges` and `dgcl/transport/precompile`. Free to change
+while lists give the bits of their steps one by one, and Ctrl-C is heard (`tests/dgcl/aggregation/test_steps.py`).
 """
 
 import numpy as np

@@ -1,12 +1,11 @@
-"""Exchanges of halo rows alone, with a start and a separate wait.
+"""Expand and fold of halo rows alone, with separate start and wait, between which a rank can compute.
 
-An expand returns owned and halo rows as one tensor, so it copies the owned ones. Here an expand returns only halo
-rows, and a fold adds to owned rows in place, so no other rows are touched. Between start and wait a rank can compute
-on the rows it has.
-
-The start sends everything whose receiver is ready; the wait sends the rest. No thread works in between: with one rank
-per core no core is free for it.
-Called by `transport`. Free to change while rows arrive bit for bit, and failures are named on every rank
+A whole expand returns owned and halo rows as one tensor, so it copies the owned ones. Here an expand returns only halo
+rows, and a fold adds to owned rows in place, so no other rows are touched. The start sends everything whose receiver is
+ready; the wait sends the rest. No thread works in between: with one rank per core no core is free for it.
+Called by `transport`. Free to change while rows and sums are right, and changed, dropped or forked ones raise
+(`tests/dgcl/autograd/test_pending.py`), several may be waited for in any order
+(`tests/dgcl/autograd/test_started_exchanges.py`), and an interrupted start is told
 (`tests/dgcl/transport/shared_memory/test_interrupts.py`).
 """
 

@@ -1,13 +1,12 @@
-"""Lists of steps: the one way to carry out calls, and sums between them.
+"""Runs a prepared list of steps, calls and sums between them, for rows of one shape and type.
 
-An expand, the multicast of rows to the ranks that need them, is begin, send, copy, wait. A fold is its adjoint, a
-reduction: begin, wait, reduce. An aggregation is a longer list; a started exchange is a list that stops before its
-wait. What does not change from one run to the next with the same row shape and dtype is prepared once
-(:mod:`dgcl.transport.shared_memory.step_table`), compiled code carries it out
-(:mod:`dgcl.transport.shared_memory.interpreter`), and buffers come from the pool each time. So nothing is looked up or
-converted between rows and result. Tests: tests/dgcl/transport/shared_memory, tests/dgcl/aggregation, tests/dgcl/faults.
-Called by `started` and `transport`. Free to change while rows arrive bit for bit, and failures are named on
-every rank.
+An expand (owned rows to the ranks that need them) is begin, send, copy, wait; a fold, its adjoint, is begin, wait,
+reduce. An aggregation is a longer list; a started exchange stops before its wait. What does not change from one run to
+the next is prepared once (:mod:`dgcl.transport.shared_memory.step_table`) and carried out by compiled code
+(:mod:`dgcl.transport.shared_memory.interpreter`); buffers come from the pool each time. So nothing is looked up or
+converted between rows and result.
+Called by `started` and `transport`. Free to change while a call enters few Python functions, and the bits are the same
+whether Python sees the calls or not (`tests/dgcl/transport/shared_memory/test_step_list.py`).
 """
 
 import functools

@@ -1,10 +1,10 @@
-"""The table of a list of steps: what the interpreter needs of each, as a row of words.
+"""Converts a list of steps into the table of integers that the compiled interpreter reads.
 
-Rows are those of :mod:`dgcl.transport.shared_memory.interpreter`. An expand reads the owned rows where the caller has
-them, while they are copied to the result; where rows are relayed, it reads the copies.
-
-Called by `step_list`. Free to change while rows arrive bit for bit, and failures are named on every rank
-(`tests/dgcl/transport/shared_memory/test_step_list.py`).
+Columns are those of :mod:`dgcl.transport.shared_memory.interpreter`. An expand reads the owned rows where the caller
+has them, while they are copied to the result; where rows are relayed, it reads the copies. It also sizes the buffers.
+Called by `step_list`. Free to change while a list gives the bits of its steps one by one, with relays, windows and
+several threads (`tests/dgcl/aggregation/test_steps.py`), and whole calls are right
+(`tests/dgcl/transport/shared_memory/test_executor.py`).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,10 @@
-"""The schedule of a verb in the engine's form, and the state of a call.
+"""Converts a program's schedule into the engine's tables, and tells what a running call waits for.
 
-Called by `executor`, `step_list` and `step_table`. Free to change while rows arrive bit for bit, and
-failures are named on every rank (`tests/dgcl/transport/shared_memory/test_executor.py`).
+A :class:`Task` is a verb (expand or fold) of one exchange, with memory that every call reuses; a :class:`Call` is one
+that is under way. Large sends are written past the caches where the rows of all ranks would not stay in the last one.
+Called by `executor`, `step_list` and `step_table`. Free to change while rows, sums and counted bytes are right
+(`tests/dgcl/transport/shared_memory/test_executor.py`), and errors name the rank and rows that are missing
+(`tests/dgcl/faults/test_faults.py`).
 """
 
 from __future__ import annotations

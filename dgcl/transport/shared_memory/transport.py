@@ -1,8 +1,11 @@
-"""The transport of ranks that compute on the CPU: takes and returns tensors, and calls the runtime.
+"""Transport of ranks on the CPUs of one host: moves tensors' rows through shared memory.
 
-Called by `dgcl/calibration/timing`, `dgcl/transport/connect` and `dgcl/transport/cuda/host_agreement`. Free
-to change while rows arrive bit for bit, and failures are named on every rank
-(`tests/dgcl/transport/shared_memory/test_interrupts.py`).
+For each verb, exchange, shape and type it prepares a list of steps once (:mod:`dgcl.transport.shared_memory.step_list`)
+and remembers up to 256 of them; a caller that makes more begins anew.
+Called by `dgcl/transport/connect`, `dgcl/transport/cuda/host_agreement` and `dgcl/calibration/timing`. Free to change
+while expands copy every bit, folds are within their bound, and results stay valid
+(`tests/dgcl/transport/shared_memory/test_executor.py`), and lists stay few
+(`tests/dgcl/transport/shared_memory/test_step_list.py`).
 """
 
 import math
