@@ -196,8 +196,9 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             ValueError, TypeError: Wrong shape, device or dtype, or no such exchange.
             CommError: A peer is lost, late, or makes another call.
         """
-        number = self.number_of(exchange)
-        self._check(rows, self._programs[number].num_owned, "num_owned")
+        known = isinstance(exchange, str) and exchange in self._numbers
+        number = self._numbers[exchange] if known else self.number_of(exchange)  # a call is spared here
+        check_rows(rows, self._programs[number].num_owned, "num_owned", self.rank, self.device)
         if wire is not None:
             number = number_on_wire(number, rows, wire, wire_gradients)
         return ops.expand(rows, self, self._number, number)
@@ -217,7 +218,9 @@ class Communicator(Handle, ops.Exchanging, Aggregating):
             ValueError, TypeError, CommError: As :meth:`expand`.
         """
         number = self.number_of(exchange)
-        self._check(rows, self._programs[number].num_local, "num_owned + num_halo")
+        program = self._programs[number]
+        num_rows = program.num_owned + program.num_halo  # a call is spared here, and one below
+        check_rows(rows, num_rows, "num_owned + num_halo", self.rank, self.device)
         return ops.fold(rows, self, self._number, number)
 
     def expand_async(self, rows: Tensor, exchange: str = HALO) -> PendingRows:

@@ -68,7 +68,7 @@ REFUSED = {
     "topo import cut.xml": "cut.xml: line 14: is not well-formed XML",
     "topo import line.json": "line.json: is JSON: a topology file needs no import",
     "topo import p2p.txt": "p2p.txt: is the output of p2pBandwidthLatencyTest",
-    "topo import topo.txt --p2p topo.txt": "topo.txt: holds no table of unidirectional bandwidths",
+    "topo import topo.txt --p2p topo.txt": "topo.txt: holds no table .Unidirectional P2P=Enabled Bandwidth.: give all",
     "topo import topo.txt --out topo.txt": "--out topo.txt: is also FILE",
     "topo import topo.txt --p2p p2p.txt --out p2p.txt": "--out p2p.txt: is also --p2p",
     "topo import nccl.xml --nic 10": "nic must not be given: .*no network card without a speed",
