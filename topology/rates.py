@@ -1,8 +1,8 @@
 """Gives assumed bandwidths of connections by their kind: NVLink, xGMI, PCIe, buses between processors.
 
-In GB/s per direction, as copies reach them, not the peaks of data sheets. NVLink: measured per link by
-p2pBandwidthLatencyTest and in the DGCL paper (below). Everything else: the figures of NCCL's and RCCL's own models
-(NVIDIA/nccl and ROCm/rccl, src/graph/topo.h). Measured rates can replace them (`importers/p2p_refine.py`).
+In GB/s per direction, as copies reach them. NVLink of V100, A100, H100 and GB200: measured per link (below). All else,
+NVLink of P100 and of 8.6 among it: the figures of NCCL's and RCCL's own models (NVIDIA/nccl and ROCm/rccl,
+src/graph/topo.h). Measured rates can replace them (`importers/p2p_refine.py`).
 Called by `gpu_wires`, `machine_topology`, `topology/detect/sysfs`, `topology/importers/nccl_xml`,
 `topology/presets/nvidia` and others. Free to change while figures keep a source, processors have the bus that ``cpuid``
 tells (`tests/topology/detect/test_sysfs.py`), and imports have these rates

@@ -5,8 +5,9 @@
 [(602, 256, 8), (256, 41, 1)]
 
 Called by `choice`, `dgcl/options`, `dgcl/build`, `dgcl/cli/advise`, `counts` and others. Free to change while a line
-keeps its meaning, costs are those of the layers that it names, and a line or module that is not understood is an error
-with examples (`tests/dgcl/advisor/test_model.py`).
+keeps its meaning, parameters are those of the layers that it names, rows kept are those that autograd keeps (gcn, sage,
+gin), and what is not understood is an error with examples (`tests/dgcl/advisor/test_model.py`). No test compares the
+costs of mgn.
 """
 
 import re

@@ -1,10 +1,12 @@
-"""Predicts the bytes of device memory of each rank, by name, and of host memory where rows are offloaded.
+"""Predicts the bytes of device memory of each rank, by what they are for, and of host memory of offloaded rows.
 
-Buffers of exchanges are those of a rehearsal of a step (:mod:`dgcl.transport.buffer_memory`), with direct plans. A
-layer's backward makes two rows of its wider side beside what is kept, and three of each edge for edge networks, scores
-for attention. Left out: memory that torch keeps but does not use, except in chunks; Python itself.
-Called by `advice` and `weighing`. Free to change while sums are held as after a real step, a chunk of offload holds all
-that its largest vertex reads, and every verdict keeps the limit (`tests/dgcl/advisor/test_choice.py`).
+Buffers of exchanges have the size that a pool reaches in the calls of a step (:mod:`dgcl.transport.buffer_memory`),
+every row sent straight from its owner. A layer's backward makes two rows of its wider side beside what is kept, and
+three of each edge for edge networks, scores for attention. Left out: memory that torch keeps but does not use, except
+in chunks; Python itself.
+Called by `advice` and `weighing`. Free to change while memory predicted for sums is what a communicator holds for them
+after real steps, a chunk of offload has room for all that its largest vertex reads, and ``advise`` chooses nothing that
+is predicted above the limit (`tests/dgcl/advisor/test_choice.py`).
 """
 
 from dataclasses import astuple

@@ -4,8 +4,9 @@ Rows from one rank to another are one class of vertices. Which of a rank's rows 
 half as many again are owned as are sent: boundary vertices of a real partition lie scattered, too, and rows that lie
 side by side would be copied faster, in one piece.
 
-Called by `run`. Free to change while each rank sends exactly the transfers of the experiment, in their stages
-(`tests/dgcl/calibration/test_experiments.py`).
+Called by `run`. Free to change while as many rows are sent as the experiment says, each rank owns half as many again as
+it sends, and a shared connection carries what its senders send (`tests/dgcl/calibration/test_experiments.py`). Stages
+must be those of the transfers, too; no test looks at them.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""The command ``dgcl topo calibrate``: measures a topology's links between ranks, fits its rates, and writes the file.
+"""The command ``dgcl topo calibrate``: measures a topology's links between ranks, fits and prints its rates.
 
-Under torchrun the ranks of the job are measured, and rank 0 prints; else ranks are started on this host. The file
-records the measurements (``about.calibration``) beside the rates. What measures is `dgcl/calibration/run`.
+Under torchrun the ranks of the job are measured, and rank 0 prints; else ranks are started on this host. The file of
+``--out`` records the measurements (``about.calibration``) beside the rates. What measures is `dgcl/calibration/run`.
 
 Called by `topo`. Free to change while the file loads as a topology with the same devices and connections, and a lost
 rank is one line and status 1 (`tests/dgcl/cli/test_topo_calibrate.py`).

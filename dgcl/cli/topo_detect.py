@@ -1,4 +1,4 @@
-"""The command ``dgcl topo detect``: writes the topology of this machine, as the kernel (sysfs) and NVML report it.
+"""The command ``dgcl topo detect``: reports the topology of this machine, as the kernel (sysfs) and NVML report it.
 
 Without GPUs, or with ``--cpu``, it measures how fast the cores of this host copy memory, for ranks on CPUs.
 

@@ -1,10 +1,11 @@
 """Reads the argument ``T`` of commands (a preset or a topology file), and the options that change it.
 
-These are ``--without``, ``--scale NAME=X`` and ``--add``; ``--scale X`` alone is the size of a synthetic graph. Lists,
-``T,T``, are split at commas unless a file has that name.
+These are ``--without``, ``--scale NAME=X`` and ``--add``; ``--scale X`` alone is the size of a synthetic graph.
+`advise`, `plan` and `simulate` take them, and lists, ``T,T``, split at commas unless a file has that name; the other
+commands take one ``T``.
 
-Called by `advise`, `bench`, `plan`, `simulate`, `topo` and others. Free to change while all commands read ``T``, its
-lists and its changes alike, and refuse wrong ones with the same words (`tests/dgcl/cli/test_show.py`).
+Called by `advise`, `bench`, `plan`, `simulate`, `topo` and others. Free to change while those three change a machine
+alike and refuse a wrong change with the same words (`tests/dgcl/cli/test_show.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The forward and the backward of :class:`dgcl.nn.InPlaceGCN`, and the memory that they share.
 
-Each ``stack`` here is such a module, though `in_place` imports this file. A backward overwrites a layer's rows by their
-gradients, so it runs once, and before the next forward: a counter (``filled``) finds other orders.
+Arguments named ``stack`` are such modules, typed ``Any``: `in_place` imports this file. A backward overwrites a layer's
+rows by their gradients, so it runs once, and before the next forward: a counter (``filled``) finds other orders.
 Called by `in_place`. Free to change while gradients are those of separate layers, also on a grid and with dropout,
 buffers are allocated once, and a backward whose rows are gone raises (`tests/dgcl/nn/test_in_place.py`).
 """

@@ -1,9 +1,9 @@
 """Makes a rank's share (its edges and programs) where each rank has only its own vertices with their in-edges.
 
-All ranks learn the owner of every vertex. Each finds what it lacks from its own edges and asks the owners, who then
-know who reads each of their rows. All learn the classes (rows of one owner that the same ranks read) with their counts;
-with the plan of these every rank compiles its own program, from the places that the owners send along the plan's ways.
-Where edges are summed elsewhere than at their heads, the owners of these give them to the ranks that sum them first.
+All ranks learn the owner of every vertex. Each finds what it lacks from its own edges and asks the owners. All learn
+the classes (rows of one owner that the same ranks read) with their counts, and so get the same plan. Owners send ids
+and degrees of rows straight to every rank that the plan leads them to or through; every rank compiles its own program.
+Where an edge is not summed at its head, the head's owner gives it to the rank that sums it first.
 Called by `dgcl/communicator` and `dgcl/local_build`. Free to change while programs are those that are made from the
 whole graph, sums and gradients are one device's, and bad input raises on every rank (`tests/dgcl/test_local_build.py`).
 """

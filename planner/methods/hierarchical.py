@@ -1,11 +1,11 @@
 """Plans clusters machine by machine: a row enters each machine once, and is passed on inside.
 
-For hundreds of ranks: above `MANY_DEVICES` it is the only planner that ends in seconds. On fewer it takes little time,
-and finds plans that column generation of groups (``search/grouped.py``) misses; no rule tells which of the two wins,
-so `auto` keeps both (figures are there). `best_trees` says how trees and stages are planned. Time grows with edges,
-not with pairs or sets of ranks; nothing is assumed of the network between machines.
+For hundreds of ranks: above 64 column generation takes minutes, and this takes seconds. On fewer it finds plans that
+column generation of groups (`planner/column_generation/search/grouped.py`) misses; no rule tells which of the two wins,
+so `auto` keeps both (figures are there). `best_trees` says how trees and stages are planned. Time grows with edges, not
+with pairs or sets of ranks; nothing is assumed of the network between machines.
 Called by `auto`. Free to change while every destination gets its row once, each machine is entered once, and the time
-is near the bound by cuts (`tests/planner/methods/test_hierarchical.py`).
+is near the bound by stages: within 5 to 75 %, by topology (`tests/planner/methods/test_hierarchical.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Machines that clouds rent (AWS, Azure): NVIDIA's and AMD's boards with the clouds' own network cards and PCIe trees.
 
 Each function makes one machine, and its docstring has the source of each number.
-Called by `topology/presets/__init__`. Free to change while sockets and network cards are those of the providers' own
-NCCL files (`tests/topology/test_presets.py`), and each number has its source in the function's docstring.
+Called by `topology/presets/__init__`. Free to change while sockets and network cards of aws_p4d, azure_ndv4 and
+azure_ndv5 are those of the providers' NCCL files (`tests/topology/test_presets.py`, which needs these files). No test
+compares those of the other machines: their docstrings keep the source of each number.
 """
 
 from dataclasses import replace

@@ -3,8 +3,9 @@
 A block becomes free when the *storage* behind its tensor dies, as on the CPU (:mod:`dgcl.transport.common.pool` cuts
 the blocks). The host runs ahead of the device, so work that reads the storage may still be queued then. Allocations are
 freed only after the communicator is closed and every peer has unmapped them.
-Called by `device_exchange` and `watchdog`. Free to change while no block is given out that queued work still reads or
-writes, steps reuse their memory, and all is given back (`tests/dgcl/transport/cuda/test_exchange.py`).
+Called by `device_exchange` and `watchdog`. Free to change while no block is given out that work still uses which was
+queued on a stream of calls, on the stream where its storage died, or on one named to `DevicePool.use_on` (a reader
+elsewhere is not seen), steps reuse their memory, and all is given back (`tests/dgcl/transport/cuda/test_exchange.py`).
 """
 
 from __future__ import annotations
