@@ -32,6 +32,7 @@ class PlanOptions:
         for name, low in (("row_bytes", 1), ("seed", 0)):
             whole = check_index(getattr(self, name), name, low, (1 << 53) - 1)
             object.__setattr__(self, name, whole)
-        if self.time_limit not in (None, float("inf")):
+        is_infinite = isinstance(self.time_limit, float) and self.time_limit == float("inf")
+        if self.time_limit is not None and not is_infinite:
             check_number(self.time_limit, "time_limit (seconds, or None)", positive=True)
         check_number(self.gap, "gap", positive=False)
