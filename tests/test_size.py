@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Tokens of all source folders together. Lower it with each change that deletes; a change that raises it says why.
-LIMIT = 369_061
+LIMIT = 369_035
 
 #: Two changes that are in work side by side may each be a little above; with CI set, as in .ci/run, none may.
 SLACK = 0 if os.environ.get("CI") else 300

@@ -136,16 +136,13 @@ class Topology:
         except KeyError:
             index = bisect_left(range(1, len(self.links)), True, key=wrong)
             link = self.links[index]
-            devices, connections = ([each.name for each in all] for all in (self.devices, self.connections))
-            ends, route = (
-                ((link.src, devices), (link.dst, devices)),
-                ((name, connections) for name in link.route),
-            )
-            for name, known in (*ends, *route):
-                if name not in known:
-                    raise ValueError(
-                        f"links[{index}] names {shown(name)}, which this topology lacks{nearest(name, known)}"
-                    ) from None
+            for names, parts in (((link.src, link.dst), self.devices), (link.route, self.connections)):
+                known = [part.name for part in parts]
+                for name in names:
+                    if name not in known:
+                        raise ValueError(
+                            f"links[{index}] names {shown(name)}, which this topology lacks{nearest(name, known)}"
+                        ) from None
             raise ValueError(
                 f"links[{index}] must be the only one of its pair, and lead from a device to another by connections"
                 f" that follow each other through switches, none of them twice (got {shown(link.src)} to"

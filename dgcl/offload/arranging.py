@@ -92,7 +92,7 @@ class Arrangement:
     inside: Sequence[int] = ()
 
 
-#: Of the limit: what is left free, as steps held up to 4 % more than was predicted (GATv2, 25 chunks), and what a
+#: Of the limit: what is left free, as steps held up to 6 % more than was predicted (docs/offload.md), and what a
 #: prediction may be below that before fewer chunks are tried.
 SPARE, PRECISION = 1 / 16, 0.1
 

@@ -83,7 +83,7 @@ class Chunking:
         Args:
             num_chunks: How many chunks; those that are more than there are vertices are empty.
             one_of_many: Other numbers are tried, too: METIS cuts once, into more parts than chunks, and those are
-                joined. 4 % more rows were read at most.
+                joined. 4 % more rows were read at most, 12 % more by the largest chunk (three graphs, 4 to 34 chunks).
         """
         if num_chunks not in self._labels:
             joins = one_of_many and self._by_metis and 1 < num_chunks < self._local.num_owned / _FINER

@@ -208,9 +208,8 @@ def smallest_fitting(
     while high - low > 1:
         peaks[chunks] = peak(chunks)
         low, high = (low, chunks) if peaks[chunks] <= limit else (chunks, high)
-        grows = high > most and min(list(peaks.values())[-2:]) > min(
-            peaks.values()
-        )  # two in a row: cuts differ
+        latest = list(peaks.values())[-2:]  # one may be worse by chance: cuts are uneven
+        grows = high > most and min(latest) > min(peaks.values())
         near = (1 - precision) * limit < peaks[chunks] <= limit
         if low == 0 or grows or (precision and near):
             break
