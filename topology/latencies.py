@@ -14,6 +14,7 @@ from dataclasses import replace
 from dgcl.topology.model import Topology
 from dgcl.topology.parts import Connection
 
+# ``dgcl topo calibrate`` replaces all of these by what exchanges take.
 STAGE = 2 * 2.5e-6  # of the transport for GPUs; assumed
 
 NVLINK, PCIE, NETWORK, EFA, BUS = 0.6e-6, 1.0e-6, 2.7e-6, 75e-6, 0.1e-6
@@ -22,9 +23,6 @@ WIRES: Mapping[str, float] = {
     "EFA": EFA / 2,
     **dict.fromkeys(("IB", "RoCE", "Slingshot", "Eth", "net"), NETWORK / 2),
 }
-
-
-# ``dgcl topo calibrate`` replaces both by what exchanges take.
 
 
 def with_latencies(topology: Topology) -> Topology:
